@@ -1,0 +1,271 @@
+"""The meaning of the dialect: runs a module in numpy, operation by operation.
+
+    >>> evaluate(module, np.ones(4, np.float32))
+    [array([2., 2., 2., 2.], dtype=float32)]
+
+With `precision="own"` every operation rounds to its dtype: 16-bit floats compute in float32 and
+round once, and a sum adds in index order. With `precision="high"` floats stay in float64 (float64
+in longdouble) from the inputs to the outputs; this is the judge of compiled programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mlir import ir
+
+from . import ops
+from .dtypes import DType, dtype
+from .errors import ArgumentError, Error
+from .ops import TensorType
+from .primitives import PRIMITIVES
+from .views import View, binary_parts
+
+Array = np.ndarray
+
+
+def evaluate(
+    module: ir.Module | ir.Operation, *arrays: Any, precision: str = "own", entry: str | None = None
+) -> list[Array]:
+    """The results of the function `entry` (by default the module's first) on these arrays."""
+    root = module.operation if isinstance(module, ir.Module) else module
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in root.regions[0].blocks[0].operations
+        if op.operation.name == "func.func"
+    }
+    if not functions:
+        raise Error("the module has no function to evaluate")
+    name = entry or next(iter(functions))
+    if name not in functions:
+        raise Error(f"the module has no function {name!r}; it has {', '.join(functions)}")
+    with np.errstate(all="ignore"):
+        return _Interpreter(functions, precision == "high").call(name, list(arrays))
+
+
+class _Interpreter:
+    """One evaluation: the functions of the module, and whether floats are widened."""
+
+    def __init__(self, functions: dict[str, ir.Operation], high: bool):
+        self.functions = functions
+        self.high = high
+
+    def kind(self, element: DType) -> np.dtype:
+        """The numpy type that values of a dtype have in this evaluation."""
+        return element.wide if self.high else element.numpy
+
+    def call(self, name: str, arrays: list[Any]) -> list[Array]:
+        block = self.functions[name].regions[0].blocks[0]
+        if len(arrays) != len(block.arguments):
+            raise ArgumentError(f"{name} takes {len(block.arguments)} arrays, got {len(arrays)}")
+        values: dict[ir.Value, Any] = {}
+        for i, (argument, array) in enumerate(zip(block.arguments, arrays, strict=True)):
+            values[argument] = self._argument(name, i, argument, array)
+        last_use = _last_uses(block)
+        for op in block.operations:
+            operation = op.operation
+            operands = [values[x] for x in operation.operands]
+            if operation.name == "func.return":
+                return [np.asarray(x) for x in operands]
+            results = self._run(operation, operands)
+            values.update(zip(operation.results, results, strict=True))
+            for value in last_use.get(operation, ()):
+                values.pop(value, None)
+        raise Error(f"{name} has no return")
+
+    def _argument(self, name: str, position: int, argument: ir.Value, array: Any) -> Any:
+        if isinstance(argument.type, ir.IndexType):
+            return int(array)
+        kind = TensorType.of(argument)
+        given = np.asarray(array)
+        if not ops.compatible(given.shape, kind.shape):
+            raise ArgumentError(f"{name}: argument {position} is {given.shape}, expected {kind}")
+        return given.astype(self.kind(kind.dtype))
+
+    def _run(self, op: ir.Operation, operands: list[Any]) -> list[Any]:
+        if op.name == "func.call":
+            return self.call(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
+        if op.name in _SHAPE_ARITHMETIC:
+            return [_SHAPE_ARITHMETIC[op.name](op, *operands)]
+        name = ops.operation_name(op)
+        if name is None:
+            raise Error(f"the interpreter does not know {op.name}")
+        result = TensorType.of(op.results[0])
+        return [self._dodeca(name, op, operands, result)]
+
+    def _dodeca(self, name: str, op: ir.Operation, operands: list[Any], result: TensorType) -> Array:
+        if name == "contiguous":
+            view, roles = ops.read_view(op)
+            return self._contiguous(view, roles, operands, result)
+        if name == "constant":
+            return ops.read_array(op.attributes["value"]).astype(self.kind(result.dtype))
+        if name == "iota":
+            shape = _sizes(result.shape, operands)
+            axis = ir.IntegerAttr(op.attributes["axis"]).value
+            line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+            return np.broadcast_to(line.astype(self.kind(result.dtype)), shape)
+        source = TensorType.of(op.operands[0]).dtype
+        if name == "cast":
+            return convert(operands[0], self.kind(source), self.kind(result.dtype))
+        if name == "bitcast":
+            exact = np.ascontiguousarray(operands[0].astype(source.numpy))
+            return exact.view(result.dtype.numpy).astype(self.kind(result.dtype))
+        row = PRIMITIVES[name]
+        if row.form == "reduce":
+            axis = ir.IntegerAttr(op.attributes["axis"]).value
+            return self._reduce(name, operands[0], axis, source)
+        assert row.meaning is not None
+        narrow = not self.high and source.is_float and source.bits == 16
+        wide = [x.astype(np.float32) for x in operands] if narrow else operands
+        value = row.meaning(*wide)
+        return value if row.gives_bool else np.asarray(value).astype(self.kind(result.dtype))
+
+    def _reduce(self, name: str, x: Array, axis: int, source: DType) -> Array:
+        narrow = not self.high and source.is_float and source.bits == 16
+        if narrow:
+            x = x.astype(np.float32)
+        if name == "sum_reduce" and source.is_float and not self.high:
+            value = _sum_in_order(x, axis)
+        else:
+            meaning = PRIMITIVES[name].meaning
+            assert meaning is not None
+            value = meaning(x, axis)
+        return np.asarray(value).astype(self.kind(source))
+
+    def _contiguous(
+        self, view: View, roles: ops.ViewOperands, operands: list[Any], result: TensorType
+    ) -> Array:
+        split = len(roles.sources), len(roles.sources) + len(roles.indices)
+        sources, indices, extents = operands[: split[0]], operands[split[0] : split[1]], operands[split[1] :]
+        shape = _sizes(result.shape, extents)
+        plain = _as_strides(view, sources, shape) if not indices else None
+        if plain is not None:
+            return plain
+        rank = len(shape)
+        dims = [
+            np.arange(size).reshape([-1 if i == axis else 1 for i in range(rank)])
+            for axis, size in enumerate(shape)
+        ]
+        symbols: list[Any] = []
+        for index, affine in zip(indices, view.index_maps, strict=True):
+            places = tuple(_affine(e, dims, ()) for e in affine.results)
+            symbols.append(np.asarray(index)[places].astype(np.int64) if 0 not in shape else 0)
+        symbols += list(extents)
+        value: Any = np.full((), view.fill, self.kind(result.dtype))
+        for i in reversed(range(len(sources))):
+            value = _read(sources[i], view, i, dims, symbols, value, shape)
+        return np.broadcast_to(value, shape)
+
+
+def _read(
+    source: Array, view: View, i: int, dims: list, symbols: list, otherwise: Any, shape: tuple
+) -> Array:
+    """`source` where view's source i is in its domain and inside the source, else `otherwise`."""
+    places = [np.asarray(_affine(e, dims, symbols)) for e in view.maps[i].results]
+    inside: Any = np.True_
+    for place, size in zip(places, source.shape, strict=True):
+        inside = inside & (place >= 0) & (place < size)
+    if view.domains:
+        for expr in view.domains[i].results:
+            inside = inside & (np.asarray(_affine(expr, dims, symbols)) >= 0)
+    if source.size == 0:
+        return otherwise
+    safe = [np.clip(p, 0, size - 1) for p, size in zip(places, source.shape, strict=True)]
+    read = source[tuple(safe)] if safe else source
+    return read if np.all(inside) else np.where(inside, read, otherwise)
+
+
+def _as_strides(view: View, sources: list[Array], shape: tuple[int, ...]) -> Array | None:
+    """A permutation or broadcast as a numpy view, without a copy; None for any other view."""
+    if len(sources) != 1 or view.domains:
+        return None
+    source, exprs = sources[0], view.maps[0].results
+    axes: list[int] = []
+    for expr, size in zip(exprs, source.shape, strict=True):
+        if not isinstance(expr, ir.AffineDimExpr) or expr.position in axes:
+            return None
+        if shape[expr.position] != size:
+            return None
+        axes.append(expr.position)
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    moved = source.transpose(order) if axes else source
+    spread = [shape[i] if i in axes else 1 for i in range(len(shape))]
+    return np.broadcast_to(moved.reshape(spread) if moved.ndim != len(shape) else moved, shape)
+
+
+def _affine(expr: ir.AffineExpr, dims: Sequence[Any], symbols: Sequence[Any]) -> Any:
+    """The value of an affine expression on integer arrays."""
+    if isinstance(expr, ir.AffineConstantExpr):
+        return expr.value
+    if isinstance(expr, ir.AffineDimExpr):
+        return dims[expr.position]
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return symbols[expr.position]
+    parts = binary_parts(expr)
+    assert parts is not None
+    x, y = _affine(parts[1], dims, symbols), _affine(parts[2], dims, symbols)
+    return _OPERATORS[parts[0]](x, y)
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda x, y: x + y,
+    "*": lambda x, y: x * y,
+    "floordiv": lambda x, y: x // y,
+    "ceildiv": lambda x, y: -(-x // y),
+    "mod": lambda x, y: x % y,
+}
+
+
+def convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
+    """`cast`: floats truncate and saturate to integers, NaN gives 0, integers wrap."""
+    floating = source.kind in "fV" or source == dtype("bfloat16").numpy
+    if floating and target.kind in "iu":
+        wide = x.astype(np.float64) if source.itemsize < 8 else x
+        info = np.iinfo(target)
+        low, high = wide.dtype.type(info.min), wide.dtype.type(info.max)
+        inside = np.where((wide >= low) & (wide < high), np.trunc(wide), 0).astype(target)
+        top = np.where(wide >= high, np.array(info.max, target), inside)
+        return np.where(wide < low, np.array(info.min, target), top)
+    return np.asarray(x).astype(target)
+
+
+def _sum_in_order(x: Array, axis: int) -> Array:
+    """The sum along an axis, one element after the other, so that its rounding is defined."""
+    moved = np.moveaxis(x, axis, 0)
+    total = np.zeros(moved.shape[1:], x.dtype)
+    for part in moved:
+        total = total + part
+    return total
+
+
+def _sizes(shape: Sequence[int | None], extents: Sequence[int]) -> tuple[int, ...]:
+    rest = iter(extents)
+    return tuple(int(next(rest)) if size is None else size for size in shape)
+
+
+def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
+    """For each operation the values that nothing after it reads."""
+    seen: set[ir.Value] = set()
+    last: dict[ir.Operation, list[ir.Value]] = {}
+    for op in reversed(list(block.operations)):
+        for operand in op.operation.operands:
+            if operand not in seen:
+                seen.add(operand)
+                last.setdefault(op.operation, []).append(operand)
+    return last
+
+
+_SHAPE_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "arith.constant": lambda op: ir.IntegerAttr(op.attributes["value"]).value,
+    "arith.addi": lambda _, x, y: x + y,
+    "arith.subi": lambda _, x, y: x - y,
+    "arith.muli": lambda _, x, y: x * y,
+    "arith.floordivsi": lambda _, x, y: x // y,
+    "arith.ceildivsi": lambda _, x, y: -(-x // y),
+    "arith.remsi": lambda _, x, y: int(np.fmod(x, y)),
+    "arith.maxsi": lambda _, x, y: max(x, y),
+    "arith.minsi": lambda _, x, y: min(x, y),
+    "tensor.dim": lambda _, x, axis: x.shape[axis],
+}

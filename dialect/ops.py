@@ -1,0 +1,418 @@
+"""The `dodeca` dialect in MLIR: registration through IRDL, result types, and builders.
+
+Every operation has one rule here that infers its result type from its operands' types and its
+attributes and says what is wrong with them. Builders use the rule to make an operation, the
+verifier to check one.
+
+    >>> with context(), ir.Location.unknown():
+    ...     module = ir.Module.parse('''
+    ...       func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+    ...         %0 = "dodeca.exp2"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    ...         return %0 : tensor<4xf32>
+    ...       }''')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from mlir import ir
+from mlir.dialects import irdl
+
+from .dtypes import BY_MLIR, DTYPES, DType, dtype
+from .errors import DtypeError, ShapeError
+from .primitives import PRIMITIVES
+from .views import MAX_INDICES, MAX_SOURCES, UNBOUNDED, View, bounds, dimension_ranges
+
+WEIGHT = "dodeca.weight"  # the function argument attribute that names a weight
+
+
+class TensorType(NamedTuple):
+    """The type of a value: a size for each dimension (None where dynamic), and a dtype."""
+
+    shape: tuple[int | None, ...]
+    dtype: DType
+
+    @staticmethod
+    def of(value: ir.Value | ir.Type) -> TensorType:
+        """Read a builtin ranked tensor type; DtypeError names what is not one of dodeca's."""
+        kind = value if isinstance(value, ir.Type) else value.type
+        if not isinstance(kind, ir.RankedTensorType):
+            raise DtypeError(f"expected a ranked tensor, got {kind}")
+        element = str(kind.element_type)
+        if element not in BY_MLIR:
+            known = ", ".join(BY_MLIR)
+            raise DtypeError(f"element type {element} of {kind} is not one of dodeca's ({known})")
+        shape = tuple(
+            None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank)
+        )
+        return TensorType(shape, BY_MLIR[element])
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def mlir(self) -> ir.RankedTensorType:
+        dynamic = ir.ShapedType.get_dynamic_size()
+        sizes = [dynamic if size is None else size for size in self.shape]
+        return ir.RankedTensorType.get(sizes, ir.Type.parse(self.dtype.mlir))
+
+    def __str__(self) -> str:
+        sizes = "".join(f"{'?' if size is None else size}x" for size in self.shape)
+        return f"tensor<{sizes}{self.dtype.mlir}>"
+
+
+# --- registration -------------------------------------------------------------------------------
+
+
+def irdl_source() -> str:
+    """The dialect's definition in IRDL, made from the table of primitives."""
+    operations = [
+        _irdl_operation(row.name, ["x", "y"][: row.arity], ["axis"] if row.form == "reduce" else [])
+        for row in PRIMITIVES.values()
+        if row.form != "view"
+    ]
+    sources = [f"source{i}: optional" for i in range(MAX_SOURCES)]
+    indices = [f"index{i}: optional" for i in range(MAX_INDICES)]
+    operations += [
+        _irdl_operation(
+            "contiguous", [*sources, *indices, "extents: variadic"], ["maps", "fill"]
+        ),
+        _irdl_operation("constant", [], ["value"]),
+        _irdl_operation("iota", ["extents: variadic"], ["axis"]),
+        _irdl_operation("cast", ["x"], []),
+        _irdl_operation("bitcast", ["x"], []),
+    ]
+    return "irdl.dialect @dodeca {\n" + "\n".join(operations) + "\n}"
+
+
+def _irdl_operation(name: str, operands: Sequence[str], attributes: Sequence[str]) -> str:
+    """One operation. IRDL takes a constraint value for a variable: each use needs one of its own."""
+    lines, uses = [], []
+    for i, operand in enumerate(operands):
+        label, _, how = operand.partition(": ")
+        lines.append(f"%o{i} = irdl.{'is index' if label == 'extents' else 'any'}")
+        uses.append(f"{label}: {how} %o{i}".replace("  ", " "))
+    lines += [f"%a{i} = irdl.any" for i in range(len(attributes))]
+    if attributes:
+        pairs = ", ".join(f'"{label}" = %a{i}' for i, label in enumerate(attributes))
+        lines.append(f"irdl.attributes {{{pairs}}}")
+    if uses:
+        lines.append(f"irdl.operands({', '.join(uses)})")
+    lines += ["%r = irdl.any", "irdl.results(result: %r)"]
+    return f"  irdl.operation @{name} {{\n    " + "\n    ".join(lines) + "\n  }"
+
+
+@cache
+def context() -> ir.Context:
+    """The one MLIR context of this process, with the dialect registered."""
+    made = ir.Context()
+    with made, ir.Location.unknown():
+        irdl.load_dialects(ir.Module.parse(irdl_source()))
+    return made
+
+
+# --- result types -------------------------------------------------------------------------------
+
+
+def infer(name: str, operands: Sequence[TensorType], **attributes: Any) -> TensorType:
+    """The result type of a primitive that is not a view; ShapeError or DtypeError otherwise."""
+    row = PRIMITIVES[name]
+    first = operands[0]
+    for i, operand in enumerate(operands):
+        if operand.dtype.kind not in row.kinds:
+            allowed = ", ".join(d.name for d in DTYPES.values() if d.kind in row.kinds)
+            raise DtypeError(f"{name}: operand {i} is {operand.dtype}; it takes {allowed}")
+        if operand.dtype != first.dtype:
+            raise DtypeError(f"{name}: operand 0 is {first.dtype}, operand {i} is {operand.dtype}")
+        if not compatible(operand.shape, first.shape):
+            raise ShapeError(f"{name}: operand 0 is {first}, operand {i} is {operand}")
+    if row.form == "reduce":
+        axis = attributes["axis"]
+        if not 0 <= axis < first.rank:
+            raise ShapeError(f"{name}: axis {axis} is outside {first}, which has rank {first.rank}")
+        return TensorType(first.shape[:axis] + first.shape[axis + 1 :], first.dtype)
+    shape = first.shape
+    for operand in operands[1:]:
+        shape = tuple(b if a is None else a for a, b in zip(shape, operand.shape, strict=True))
+    return TensorType(shape, DTYPES["bool"] if row.gives_bool else first.dtype)
+
+
+def compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
+    return len(a) == len(b) and all(
+        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
+    )
+
+
+def check_view(
+    view: View,
+    sources: Sequence[TensorType],
+    indices: Sequence[TensorType],
+    extents: int,
+    result: TensorType,
+) -> None:
+    """Raise unless the view's maps, domains, bounds and dtypes fit its operands and result."""
+    dynamic = sum(size is None for size in result.shape)
+    if extents != dynamic:
+        raise ShapeError(
+            f"contiguous: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
+        )
+    for label, given, limit in (("sources", sources, MAX_SOURCES), ("indices", indices, MAX_INDICES)):
+        if len(given) > limit:
+            raise ShapeError(f"contiguous: takes at most {limit} {label}, got {len(given)}")
+    if len(view.maps) != len(sources):
+        raise ShapeError(f"contiguous: {len(sources)} sources, but {len(view.maps)} maps")
+    if len(view.index_maps) != len(indices):
+        raise ShapeError(f"contiguous: {len(indices)} indices, but {len(view.index_maps)} index maps")
+    if view.domains and len(view.domains) != len(sources):
+        raise ShapeError(f"contiguous: {len(sources)} sources, but {len(view.domains)} domains")
+    symbols = len(indices) + dynamic
+    for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
+        _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
+        if source.dtype != result.dtype:
+            raise DtypeError(f"contiguous: source {i} is {source.dtype}, the result {result.dtype}")
+    for i, domain in enumerate(view.domains):
+        if (domain.n_dims, domain.n_symbols) != (result.rank, symbols):
+            raise ShapeError(
+                f"contiguous: domain {i} has {domain.n_dims} dimensions and {domain.n_symbols} "
+                f"symbols, expected {result.rank} and {symbols}"
+            )
+    ranges = dimension_ranges(result.shape)
+    for i, (index, affine) in enumerate(zip(indices, view.index_maps, strict=True)):
+        if index.dtype.is_float:
+            raise DtypeError(f"contiguous: index {i} is {index.dtype}, expected integer or bool")
+        _check_map(f"index map {i}", affine, result.rank, 0, index.rank)
+        _check_inside(f"index map {i}", affine, ranges, index, 0 in result.shape)
+
+
+def _check_map(label: str, affine: ir.AffineMap, dims: int, symbols: int, results: int) -> None:
+    found = (affine.n_dims, affine.n_symbols, len(affine.results))
+    if found != (dims, symbols, results):
+        raise ShapeError(
+            f"contiguous: {label} {affine} has {found[0]} dimensions, {found[1]} symbols and "
+            f"{found[2]} results, expected {dims}, {symbols} and {results}"
+        )
+
+
+def _check_inside(
+    label: str, affine: ir.AffineMap, ranges: list, index: TensorType, empty: bool
+) -> None:
+    """An index operand is always read, so its map must stay inside it (where sizes are known)."""
+    for axis, (expr, size) in enumerate(zip(affine.results, index.shape, strict=True)):
+        low, high = bounds(expr, ranges)
+        if empty or size is None or high == UNBOUNDED[1]:
+            continue
+        if low < 0 or high >= size:
+            raise ShapeError(
+                f"contiguous: {label} reaches {expr} in [{low}, {high}] along axis {axis} of {index}"
+            )
+
+
+# --- builders -----------------------------------------------------------------------------------
+
+
+def _make(
+    name: str,
+    result: TensorType,
+    operands: Sequence[ir.Value] = (),
+    attributes: Mapping[str, ir.Attribute] | None = None,
+    loc: ir.Location | None = None,
+) -> ir.Value:
+    made = ir.Operation.create(
+        f"dodeca.{name}", [result.mlir], list(operands), dict(attributes or {}), loc=loc
+    )
+    return made.result
+
+
+def _index_attr(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def elementwise(name: str, *operands: ir.Value, loc: ir.Location | None = None) -> ir.Value:
+    """A unary or binary primitive on tensors of one shape and dtype."""
+    return _make(name, infer(name, [TensorType.of(x) for x in operands]), operands, loc=loc)
+
+
+def reduce(name: str, x: ir.Value, axis: int, loc: ir.Location | None = None) -> ir.Value:
+    """`sum_reduce` or `max_reduce` over one axis, which the result does not have."""
+    result = infer(name, [TensorType.of(x)], axis=axis)
+    return _make(name, result, [x], {"axis": _index_attr(axis)}, loc)
+
+
+def contiguous(
+    sources: Sequence[ir.Value],
+    view: View,
+    shape: Sequence[int | None],
+    *,
+    indices: Sequence[ir.Value] = (),
+    extents: Sequence[ir.Value] = (),
+    element: DType | None = None,
+    loc: ir.Location | None = None,
+) -> ir.Value:
+    """The tensor of this shape that a view gives; `element` is needed only without sources."""
+    types = [TensorType.of(x) for x in sources]
+    result = TensorType(tuple(shape), element or types[0].dtype)
+    check_view(view, types, [TensorType.of(x) for x in indices], len(extents), result)
+    attributes = {
+        "maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in view.maps]),
+        "fill": scalar_attr(view.fill, result.dtype),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
+            [*_slots(len(sources), MAX_SOURCES), *_slots(len(indices), MAX_INDICES), len(extents)]
+        ),
+    }
+    if view.domains:
+        maps = [ir.AffineMapAttr.get(m) for m in view.domains]
+        attributes["domains"] = ir.ArrayAttr.get(maps)
+    if view.index_maps:
+        maps = [ir.AffineMapAttr.get(m) for m in view.index_maps]
+        attributes["index_maps"] = ir.ArrayAttr.get(maps)
+    return _make("contiguous", result, [*sources, *indices, *extents], attributes, loc)
+
+
+def _slots(used: int, limit: int) -> list[int]:
+    return [1] * used + [0] * (limit - used)
+
+
+def constant(
+    value: Any, element: DType | str, shape: Sequence[int] = (), loc: ir.Location | None = None
+) -> ir.Value:
+    """A constant: a scalar spread over `shape`, or an array of that very shape."""
+    kind = dtype(element)
+    result = TensorType(tuple(shape), kind)
+    array = np.asarray(value)
+    if array.ndim == 0:
+        attribute = ir.DenseElementsAttr.get_splat(result.mlir, scalar_attr(array[()], kind))
+    else:
+        if array.shape != tuple(shape):
+            raise ShapeError(f"constant: the array is {array.shape}, the shape {tuple(shape)}")
+        values = [scalar_attr(x, kind) for x in array.reshape(-1)]
+        attribute = ir.DenseElementsAttr.get(values, result.mlir)
+    return _make("constant", result, [], {"value": attribute}, loc)
+
+
+def scalar_attr(value: Any, kind: DType) -> ir.Attribute:
+    """A scalar as a typed attribute."""
+    element = ir.Type.parse(kind.mlir)
+    if kind.is_float:
+        return ir.FloatAttr.get(element, float(value))
+    if kind.kind == "bool":
+        return ir.BoolAttr.get(bool(value))
+    return ir.IntegerAttr.get(element, int(value))
+
+
+def iota(
+    shape: Sequence[int | None],
+    axis: int,
+    element: DType | str = "int64",
+    extents: Sequence[ir.Value] = (),
+    loc: ir.Location | None = None,
+) -> ir.Value:
+    """The index along `axis` at every place of a tensor of this shape."""
+    result = TensorType(tuple(shape), dtype(element))
+    check_iota(result, axis, len(extents))
+    return _make("iota", result, extents, {"axis": _index_attr(axis)}, loc)
+
+
+def check_iota(result: TensorType, axis: int, extents: int) -> None:
+    """Raise unless `iota` along `axis` can have this type and number of extents."""
+    if result.dtype.kind not in ("int", "uint"):
+        raise DtypeError(f"iota: gives integers, not {result.dtype}")
+    if not 0 <= axis < result.rank:
+        raise ShapeError(f"iota: axis {axis} is outside {result}, which has rank {result.rank}")
+    dynamic = sum(size is None for size in result.shape)
+    if extents != dynamic:
+        raise ShapeError(
+            f"iota: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
+        )
+
+
+def cast(x: ir.Value, element: DType | str, loc: ir.Location | None = None) -> ir.Value:
+    """The same values in another dtype: floats saturate to integers, NaN gives 0, integers wrap."""
+    return _make("cast", TensorType(TensorType.of(x).shape, dtype(element)), [x], loc=loc)
+
+
+def bitcast(x: ir.Value, element: DType | str, loc: ir.Location | None = None) -> ir.Value:
+    """The same bits in another dtype of the same width."""
+    source, target = TensorType.of(x), dtype(element)
+    check_bitcast(source.dtype, target)
+    return _make("bitcast", TensorType(source.shape, target), [x], loc=loc)
+
+
+def check_bitcast(source: DType, target: DType) -> None:
+    """Raise unless both dtypes have one width; a bool has no bits to speak of."""
+    if source.bits != target.bits or "bool" in (source.kind, target.kind):
+        raise DtypeError(f"bitcast: {source} and {target} have no common bit pattern")
+
+
+# --- reading operations back --------------------------------------------------------------------
+
+
+def operation_name(operation: ir.Operation) -> str | None:
+    """`add` for a `dodeca.add`, None for an operation of another dialect."""
+    dialect, _, name = operation.name.partition(".")
+    return name if dialect == "dodeca" else None
+
+
+class ViewOperands(NamedTuple):
+    """The operands of a `contiguous`, by role."""
+
+    sources: list[ir.Value]
+    indices: list[ir.Value]
+    extents: list[ir.Value]
+
+
+def read_view(operation: ir.Operation) -> tuple[View, ViewOperands]:
+    """The view and the operands, by role, of a `contiguous`."""
+    attributes = operation.attributes
+    sizes = list(ir.DenseI32ArrayAttr(attributes["operandSegmentSizes"]))
+    sources, indices = sum(sizes[:MAX_SOURCES]), sum(sizes[MAX_SOURCES : MAX_SOURCES + MAX_INDICES])
+    operands = list(operation.operands)
+    view = View(
+        maps=tuple(_affine_map(a) for a in ir.ArrayAttr(attributes["maps"])),
+        fill=read_scalar(attributes["fill"]),
+        domains=tuple(_affine_map(a) for a in _array(attributes, "domains")),
+        index_maps=tuple(_affine_map(a) for a in _array(attributes, "index_maps")),
+    )
+    split = sources + indices
+    return view, ViewOperands(operands[:sources], operands[sources:split], operands[split:])
+
+
+def _array(attributes: Any, name: str) -> Sequence[ir.Attribute]:
+    return list(ir.ArrayAttr(attributes[name])) if name in attributes else []
+
+
+def _affine_map(attribute: ir.Attribute) -> ir.AffineMap:
+    return ir.AffineMapAttr(attribute).value
+
+
+def read_scalar(attribute: ir.Attribute) -> bool | int | float:
+    """A typed scalar attribute as a Python scalar."""
+    if isinstance(attribute, ir.FloatAttr):
+        return attribute.value
+    if isinstance(attribute, ir.BoolAttr):
+        return bool(attribute.value)
+    return ir.IntegerAttr(attribute).value
+
+
+def read_array(attribute: ir.Attribute) -> np.ndarray:
+    """A dense elements attribute as an array of the dtype's numpy type."""
+    elements = ir.DenseElementsAttr(attribute)
+    kind = TensorType.of(elements.type)
+    if elements.is_splat:
+        return np.full(kind.shape, read_scalar(elements.get_splat_value()), kind.dtype.numpy)
+    if kind.dtype.name == "bfloat16":  # the bindings give no numbers for it, but they print them
+        words = str(elements).split("<", 1)[1].rsplit(">", 2)[0].rsplit(">", 1)[0]
+        values = [_parse_bfloat16(w) for w in words.replace("[", " ").replace("]", " ").split(",")]
+        return np.array(values, kind.dtype.numpy).reshape(kind.shape)
+    return np.array(elements).astype(kind.dtype.numpy).reshape(kind.shape)
+
+
+def _parse_bfloat16(word: str) -> float:
+    word = word.strip()
+    if word.startswith("0x"):
+        return float(np.array(int(word, 16), np.uint16).view(dtype("bfloat16").numpy))
+    return float(word)

@@ -1,0 +1,100 @@
+"""Views: what `contiguous` reads.
+
+A view says for every output index d = (d0, ...) where its value comes from. It has sources, each
+with an affine map from d to source coordinates and optionally a domain (an affine map too: a place
+belongs to the domain where every result is >= 0); integer
+index operands, each with a map of its own, whose values are the symbols s0, s1, ... of the maps and
+domains (after them come the extents of dynamic output dimensions); and a fill value. The element at
+d is that of the first source whose domain holds d and whose coordinates lie inside it, else the
+fill. So nothing is ever read outside a source.
+
+    transpose         one source, (d0, d1) -> (d1, d0)
+    pad by 1          one source, (d0) -> (d0 - 1), fill 0
+    concat            two sources, (d0) -> (d0) and (d0) -> (d0 - 4)
+    select            two sources, domain of the first (d0)[s0] -> (s0 - 1), s0 a bool operand
+    gather rows       one source, (d0, d1)[s0] -> (s0, d1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlir import ir
+
+from .errors import ShapeError
+
+MAX_SOURCES = 2  # IRDL has no variadic operand of mixed types, so each source is a slot of its own
+MAX_INDICES = 2
+
+Interval = tuple[float, float]
+UNBOUNDED: Interval = (-float("inf"), float("inf"))
+
+
+@dataclass(frozen=True)
+class View:
+    """The attributes of a `contiguous`. `domains` is empty when no source has one."""
+
+    maps: tuple[ir.AffineMap, ...]
+    fill: bool | int | float = 0
+    domains: tuple[ir.AffineMap, ...] = ()
+    index_maps: tuple[ir.AffineMap, ...] = ()
+
+
+def binary_parts(expr: ir.AffineExpr) -> tuple[str, ir.AffineExpr, ir.AffineExpr] | None:
+    """The operator and operands of a binary affine expression, None for a leaf."""
+    for kind, sign in _BINARY:
+        if isinstance(expr, kind):
+            return sign, expr.lhs, expr.rhs
+    return None
+
+
+_BINARY = [
+    (ir.AffineAddExpr, "+"),
+    (ir.AffineMulExpr, "*"),
+    (ir.AffineFloorDivExpr, "floordiv"),
+    (ir.AffineCeilDivExpr, "ceildiv"),
+    (ir.AffineModExpr, "mod"),
+]
+
+
+def bounds(
+    expr: ir.AffineExpr, dims: Sequence[Interval], symbols: Sequence[Interval] = ()
+) -> Interval:
+    """An interval that holds every value of `expr`, by interval arithmetic (so it may be wide)."""
+    if isinstance(expr, ir.AffineConstantExpr):
+        return (expr.value, expr.value)
+    if isinstance(expr, ir.AffineDimExpr):
+        return dims[expr.position]
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return symbols[expr.position] if expr.position < len(symbols) else UNBOUNDED
+    parts = binary_parts(expr)
+    if parts is None:
+        raise ShapeError(f"not an affine expression: {expr}")
+    sign, lhs, rhs = parts
+    (a, b), (c, d) = bounds(lhs, dims, symbols), bounds(rhs, dims, symbols)
+    if sign == "+":
+        return (a + c, b + d)
+    if sign == "*":
+        corners = [_times(x, y) for x in (a, b) for y in (c, d)]
+        return (min(corners), max(corners))
+    if c != d or c <= 0:
+        return UNBOUNDED
+    if sign == "mod":
+        return (a, b) if 0 <= a and b < c else (0, c - 1)
+    if sign == "floordiv":
+        return (_floor(a, c), _floor(b, c))
+    return (-_floor(-a, c), -_floor(-b, c))
+
+
+def _times(x: float, y: float) -> float:
+    return 0 if x == 0 or y == 0 else x * y
+
+
+def _floor(x: float, y: float) -> float:
+    return x if x in (-float("inf"), float("inf")) else x // y
+
+
+def dimension_ranges(shape: Sequence[int | None]) -> list[Interval]:
+    """The interval of each index into a tensor of this shape; None is a dynamic size."""
+    return [(0, float("inf") if size is None else size - 1) for size in shape]
