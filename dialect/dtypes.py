@@ -1,7 +1,7 @@
 """The table of dtypes: one row says everything any part of the compiler asks about a dtype.
 
-    >>> DTYPES["bfloat16"].mlir, DTYPES["bfloat16"].bits
-    ('bf16', 16)
+>>> DTYPES["bfloat16"].mlir, DTYPES["bfloat16"].bits
+('bf16', 16)
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ DTYPES: dict[str, DType] = {
 }
 BY_MLIR = {row.mlir: row for row in DTYPES.values()}
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
+_PYTHON: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
 
 
 def dtype(value: Any) -> DType:
@@ -74,9 +75,8 @@ def dtype(value: Any) -> DType:
         return value
     if isinstance(value, str) and value in DTYPES:
         return DTYPES[value]
-    plain = {bool: "bool", int: "int64", float: "float32"}.get(value) if isinstance(value, type) else None
-    if plain:
-        return DTYPES[plain]
+    if isinstance(value, type) and value in _PYTHON:
+        return DTYPES[_PYTHON[value]]
     try:
         return BY_NUMPY[np.dtype(value)]
     except (KeyError, TypeError):

@@ -95,7 +95,9 @@ class _Interpreter:
         result = TensorType.of(op.results[0])
         return [self._dodeca(name, op, operands, result)]
 
-    def _dodeca(self, name: str, op: ir.Operation, operands: list[Any], result: TensorType) -> Array:
+    def _dodeca(
+        self, name: str, op: ir.Operation, operands: list[Any], result: TensorType
+    ) -> Array:
         if name == "contiguous":
             view, roles = ops.read_view(op)
             return self._contiguous(view, roles, operands, result)
@@ -104,14 +106,15 @@ class _Interpreter:
         if name == "iota":
             shape = _sizes(result.shape, operands)
             axis = ir.IntegerAttr(op.attributes["axis"]).value
-            line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-            return np.broadcast_to(line.astype(self.kind(result.dtype)), shape)
+            line = _along(axis, shape).astype(self.kind(result.dtype))
+            return np.broadcast_to(line, shape)
         source = TensorType.of(op.operands[0]).dtype
         if name == "cast":
             return convert(operands[0], self.kind(source), self.kind(result.dtype))
         if name == "bitcast":
-            exact = np.ascontiguousarray(operands[0].astype(source.numpy))
-            return exact.view(result.dtype.numpy).astype(self.kind(result.dtype))
+            bits = operands[0].astype(source.numpy).tobytes()
+            exact = np.ndarray(operands[0].shape, result.dtype.numpy, bits)
+            return exact.astype(self.kind(result.dtype))
         row = PRIMITIVES[name]
         if row.form == "reduce":
             axis = ir.IntegerAttr(op.attributes["axis"]).value
@@ -137,17 +140,15 @@ class _Interpreter:
     def _contiguous(
         self, view: View, roles: ops.ViewOperands, operands: list[Any], result: TensorType
     ) -> Array:
-        split = len(roles.sources), len(roles.sources) + len(roles.indices)
-        sources, indices, extents = operands[: split[0]], operands[split[0] : split[1]], operands[split[1] :]
+        last_source = len(roles.sources)
+        last_index = last_source + len(roles.indices)
+        sources, extents = operands[:last_source], operands[last_index:]
+        indices = operands[last_source:last_index]
         shape = _sizes(result.shape, extents)
         plain = _as_strides(view, sources, shape) if not indices else None
         if plain is not None:
             return plain
-        rank = len(shape)
-        dims = [
-            np.arange(size).reshape([-1 if i == axis else 1 for i in range(rank)])
-            for axis, size in enumerate(shape)
-        ]
+        dims = [_along(axis, shape) for axis in range(len(shape))]
         symbols: list[Any] = []
         for index, affine in zip(indices, view.index_maps, strict=True):
             places = tuple(_affine(e, dims, ()) for e in affine.results)
@@ -195,6 +196,11 @@ def _as_strides(view: View, sources: list[Array], shape: tuple[int, ...]) -> Arr
     return np.broadcast_to(moved.reshape(spread) if moved.ndim != len(shape) else moved, shape)
 
 
+def _along(axis: int, shape: tuple[int, ...]) -> Array:
+    """The index along `axis`, in a shape that broadcasts to `shape`."""
+    return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
 def _affine(expr: ir.AffineExpr, dims: Sequence[Any], symbols: Sequence[Any]) -> Any:
     """The value of an affine expression on integer arrays."""
     if isinstance(expr, ir.AffineConstantExpr):
@@ -228,7 +234,19 @@ def convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
         inside = np.where((wide >= low) & (wide < high), np.trunc(wide), 0).astype(target)
         top = np.where(wide >= high, np.array(info.max, target), inside)
         return np.where(wide < low, np.array(info.min, target), top)
+    if target == dtype("bfloat16").numpy:
+        return _round_to_bfloat16(np.asarray(x))
     return np.asarray(x).astype(target)
+
+
+def _round_to_bfloat16(x: Array) -> Array:
+    """Round once. numpy goes through float32, which must not round to nearest: it rounds to odd."""
+    wide = x.astype(np.longdouble)
+    near = wide.astype(np.float32)
+    error = np.where(np.isfinite(wide), wide - near, 0)
+    even = (near.view(np.uint32) & 1) == 0
+    away = np.nextafter(near, np.copysign(np.float32(np.inf), error.astype(np.float32)))
+    return np.where((error != 0) & even, away, near).astype(dtype("bfloat16").numpy)
 
 
 def _sum_in_order(x: Array, axis: int) -> Array:

@@ -14,7 +14,7 @@ verifier to check one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -79,9 +79,7 @@ def irdl_source() -> str:
     sources = [f"source{i}: optional" for i in range(MAX_SOURCES)]
     indices = [f"index{i}: optional" for i in range(MAX_INDICES)]
     operations += [
-        _irdl_operation(
-            "contiguous", [*sources, *indices, "extents: variadic"], ["maps", "fill"]
-        ),
+        _irdl_operation("contiguous", [*sources, *indices, "extents: variadic"], ["maps", "fill"]),
         _irdl_operation("constant", [], ["value"]),
         _irdl_operation("iota", ["extents: variadic"], ["axis"]),
         _irdl_operation("cast", ["x"], []),
@@ -91,7 +89,7 @@ def irdl_source() -> str:
 
 
 def _irdl_operation(name: str, operands: Sequence[str], attributes: Sequence[str]) -> str:
-    """One operation. IRDL takes a constraint value for a variable: each use needs one of its own."""
+    """One operation. To IRDL a constraint is a variable, so each use has one of its own."""
     lines, uses = [], []
     for i, operand in enumerate(operands):
         label, _, how = operand.partition(": ")
@@ -112,7 +110,8 @@ def context() -> ir.Context:
     """The one MLIR context of this process, with the dialect registered."""
     made = ir.Context()
     with made, ir.Location.unknown():
-        irdl.load_dialects(ir.Module.parse(irdl_source()))
+        # the bindings' stubs do not list this function
+        irdl.load_dialects(ir.Module.parse(irdl_source()))  # pyright: ignore
     return made
 
 
@@ -161,15 +160,14 @@ def check_view(
         raise ShapeError(
             f"contiguous: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
         )
-    for label, given, limit in (("sources", sources, MAX_SOURCES), ("indices", indices, MAX_INDICES)):
-        if len(given) > limit:
-            raise ShapeError(f"contiguous: takes at most {limit} {label}, got {len(given)}")
-    if len(view.maps) != len(sources):
-        raise ShapeError(f"contiguous: {len(sources)} sources, but {len(view.maps)} maps")
-    if len(view.index_maps) != len(indices):
-        raise ShapeError(f"contiguous: {len(indices)} indices, but {len(view.index_maps)} index maps")
-    if view.domains and len(view.domains) != len(sources):
-        raise ShapeError(f"contiguous: {len(sources)} sources, but {len(view.domains)} domains")
+    given = (("sources", len(sources), MAX_SOURCES), ("indices", len(indices), MAX_INDICES))
+    for label, count, limit in given:
+        if count > limit:
+            raise ShapeError(f"contiguous: takes at most {limit} {label}, got {count}")
+    _check_count(len(sources), "sources", len(view.maps), "maps")
+    _check_count(len(indices), "indices", len(view.index_maps), "index maps")
+    if view.domains:
+        _check_count(len(sources), "sources", len(view.domains), "domains")
     symbols = len(indices) + dynamic
     for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
         _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
@@ -189,6 +187,11 @@ def check_view(
         _check_inside(f"index map {i}", affine, ranges, index, 0 in result.shape)
 
 
+def _check_count(operands: int, label: str, maps: int, kind: str) -> None:
+    if operands != maps:
+        raise ShapeError(f"contiguous: {operands} {label}, but {maps} {kind}")
+
+
 def _check_map(label: str, affine: ir.AffineMap, dims: int, symbols: int, results: int) -> None:
     found = (affine.n_dims, affine.n_symbols, len(affine.results))
     if found != (dims, symbols, results):
@@ -204,11 +207,11 @@ def _check_inside(
     """An index operand is always read, so its map must stay inside it (where sizes are known)."""
     for axis, (expr, size) in enumerate(zip(affine.results, index.shape, strict=True)):
         low, high = bounds(expr, ranges)
-        if empty or size is None or high == UNBOUNDED[1]:
-            continue
-        if low < 0 or high >= size:
+        above = size is not None and size <= high < UNBOUNDED[1]
+        if not empty and (low < 0 or above):
             raise ShapeError(
-                f"contiguous: {label} reaches {expr} in [{low}, {high}] along axis {axis} of {index}"
+                f"contiguous: {label} reaches {expr} in [{low}, {high}] "
+                f"along axis {axis} of {index}"
             )
 
 
@@ -290,7 +293,10 @@ def constant(
         if array.shape != tuple(shape):
             raise ShapeError(f"constant: the array is {array.shape}, the shape {tuple(shape)}")
         values = [scalar_attr(x, kind) for x in array.reshape(-1)]
-        attribute = ir.DenseElementsAttr.get(values, result.mlir)
+        if values:
+            attribute = ir.DenseElementsAttr.get(values, result.mlir)
+        else:  # the bindings make no attribute without elements
+            attribute = ir.Attribute.parse(f"dense<> : {result.mlir}")
     return _make("constant", result, [], {"value": attribute}, loc)
 
 
@@ -372,21 +378,24 @@ def read_view(operation: ir.Operation) -> tuple[View, ViewOperands]:
     sources, indices = sum(sizes[:MAX_SOURCES]), sum(sizes[MAX_SOURCES : MAX_SOURCES + MAX_INDICES])
     operands = list(operation.operands)
     view = View(
-        maps=tuple(_affine_map(a) for a in ir.ArrayAttr(attributes["maps"])),
+        maps=_affine_maps(attributes, "maps"),
         fill=read_scalar(attributes["fill"]),
-        domains=tuple(_affine_map(a) for a in _array(attributes, "domains")),
-        index_maps=tuple(_affine_map(a) for a in _array(attributes, "index_maps")),
+        domains=_affine_maps(attributes, "domains"),
+        index_maps=_affine_maps(attributes, "index_maps"),
     )
     split = sources + indices
     return view, ViewOperands(operands[:sources], operands[sources:split], operands[split:])
 
 
-def _array(attributes: Any, name: str) -> Sequence[ir.Attribute]:
-    return list(ir.ArrayAttr(attributes[name])) if name in attributes else []
-
-
-def _affine_map(attribute: ir.Attribute) -> ir.AffineMap:
-    return ir.AffineMapAttr(attribute).value
+def _affine_maps(attributes: Any, name: str) -> tuple[ir.AffineMap, ...]:
+    """The maps of an array attribute; none if the operation does not have it."""
+    if name not in attributes:
+        return ()
+    found = attributes[name]
+    maps = list(found) if isinstance(found, ir.ArrayAttr) else [found]
+    if not all(isinstance(a, ir.AffineMapAttr) for a in maps):
+        raise ShapeError(f"contiguous: {name} must be an array of affine maps, got {found}")
+    return tuple(ir.AffineMapAttr(a).value for a in maps)
 
 
 def read_scalar(attribute: ir.Attribute) -> bool | int | float:
@@ -395,24 +404,35 @@ def read_scalar(attribute: ir.Attribute) -> bool | int | float:
         return attribute.value
     if isinstance(attribute, ir.BoolAttr):
         return bool(attribute.value)
-    return ir.IntegerAttr(attribute).value
+    if not isinstance(attribute, ir.IntegerAttr):
+        raise DtypeError(f"expected a scalar, got {attribute}")
+    return attribute.value
 
 
 def read_array(attribute: ir.Attribute) -> np.ndarray:
     """A dense elements attribute as an array of the dtype's numpy type."""
     elements = ir.DenseElementsAttr(attribute)
     kind = TensorType.of(elements.type)
+    shape = [size or 0 for size in kind.shape]  # all are known: a constant's type is static
+    if 0 in shape:
+        return np.zeros(shape, kind.dtype.numpy)
     if elements.is_splat:
-        return np.full(kind.shape, read_scalar(elements.get_splat_value()), kind.dtype.numpy)
-    if kind.dtype.name == "bfloat16":  # the bindings give no numbers for it, but they print them
-        words = str(elements).split("<", 1)[1].rsplit(">", 2)[0].rsplit(">", 1)[0]
-        values = [_parse_bfloat16(w) for w in words.replace("[", " ").replace("]", " ").split(",")]
-        return np.array(values, kind.dtype.numpy).reshape(kind.shape)
-    return np.array(elements).astype(kind.dtype.numpy).reshape(kind.shape)
+        return np.full(shape, read_scalar(elements.get_splat_value()), kind.dtype.numpy)
+    if kind.dtype.name == "bfloat16":
+        return _parse_bfloat16(str(elements)).reshape(shape)
+    return np.array(elements).astype(kind.dtype.numpy).reshape(shape)
 
 
-def _parse_bfloat16(word: str) -> float:
-    word = word.strip()
-    if word.startswith("0x"):
-        return float(np.array(int(word, 16), np.uint16).view(dtype("bfloat16").numpy))
-    return float(word)
+def _parse_bfloat16(text: str) -> np.ndarray:
+    """The elements of a printed attribute: the bindings give no numbers of this type."""
+    kind = dtype("bfloat16").numpy
+    words = text[text.index("<") + 1 : text.rindex("> :")]
+    if words.startswith('"0x'):  # many elements are printed as their bytes
+        return np.frombuffer(bytes.fromhex(words.strip('"')[2:]), "<u2").view(kind)
+    return np.array(
+        [
+            np.array(int(word, 16), np.uint16).view(kind) if word.startswith("0x") else float(word)
+            for word in words.replace("[", " ").replace("]", " ").replace(",", " ").split()
+        ],
+        kind,
+    )

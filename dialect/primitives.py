@@ -43,13 +43,10 @@ class Primitive:
 
 def _mod(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """C's remainder: the sign of the dividend; for integers x mod 0 is 0, and x mod -1 is 0."""
-    if x.dtype.kind in "iu":
-        safe = np.where((y == 0) | (y == np.asarray(-1).astype(y.dtype)), np.ones_like(y), y)
-        minus_one = (y == np.asarray(-1).astype(y.dtype)) if x.dtype.kind == "i" else np.False_
-        unsigned_last = np.fmod(x, np.where(y == 0, np.ones_like(y), y))
-        signed = np.where((y == 0) | minus_one, np.zeros_like(x), np.fmod(x, safe))
-        return signed if x.dtype.kind == "i" else np.where(y == 0, np.zeros_like(x), unsigned_last)
-    return np.fmod(x, y)
+    if x.dtype.kind not in "iu":
+        return np.fmod(x, y)
+    gives_0 = (y == 0) | (y == -1) if x.dtype.kind == "i" else y == 0
+    return np.where(gives_0, np.zeros_like(x), np.fmod(x, np.where(gives_0, np.ones_like(y), y)))
 
 
 def _recip(x: np.ndarray) -> np.ndarray:
@@ -73,11 +70,11 @@ _ROWS = [
     Primitive("sin", "unary", FLOAT, "sine of x radians, right for every finite x", np.sin),
     Primitive("sqrt", "unary", FLOAT, "square root, correctly rounded", np.sqrt),
     Primitive("recip", "unary", FLOAT, "1/x, correctly rounded", _recip),
-    Primitive("add", "binary", ANY, "x + y; integers wrap; for bool: or", np.add, False, True, 0),
-    Primitive("mul", "binary", ANY, "x * y; integers wrap; for bool: and", np.multiply, False, True, 1),
+    Primitive("add", "binary", ANY, "x + y; integers wrap; bool: or", np.add, False, True, 0),
+    Primitive("mul", "binary", ANY, "x * y; integers wrap; bool: and", np.multiply, False, True, 1),
     Primitive("mod", "binary", NUMBER, "C's remainder: the sign of x; integer x mod 0 is 0", _mod),
     Primitive("less_than", "binary", ANY, "x < y as bool; false on NaN", np.less, gives_bool=True),
-    Primitive("sum_reduce", "reduce", ANY, "sum over one axis; an empty one is 0", _sum, identity=0),
+    Primitive("sum_reduce", "reduce", ANY, "sum over one axis; 0 if it is empty", _sum, identity=0),
     Primitive("max_reduce", "reduce", ANY, "maximum over one axis; NaN if one is NaN", _max),
     Primitive("contiguous", "view", ANY, "the one movement operation: a tensor made from a view"),
 ]

@@ -1,6 +1,6 @@
 """The verifier: every rule of the dialect that IRDL cannot state, checked with located findings.
 
-    >>> verify(module)            # VerifyError lists file:line:column and what is wrong
+>>> verify(module)            # VerifyError lists file:line:column and what is wrong
 """
 
 from __future__ import annotations
@@ -40,16 +40,30 @@ def walk(root: ir.Operation) -> list[ir.Operation]:
         found.append(op)
         return ir.WalkResult.ADVANCE
 
-    root.walk(visit)
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
 
 
 def place(location: ir.Location) -> str:
-    """`file:line:column` of a location, for a message."""
-    text = str(location)
-    inside = text[text.find("(") + 1 : text.rfind(")")] if "(" in text else text
-    parts = inside.split('"')
-    return "".join(parts[1:3]).split(" ")[0].rstrip(")]") if len(parts) >= 3 else inside
+    """`file:line:column` of a location, for a message; what it prints as if it has no file."""
+    found = file_location(location)
+    if found is None:
+        return str(location).removeprefix("loc(").removesuffix(")")
+    return f"{found.filename}:{found.start_line}:{found.start_col}"
+
+
+def file_location(location: ir.Location) -> ir.Location | None:
+    """The place in a file that a location, perhaps fused, named or of a call, leads to."""
+    if location.is_a_file():
+        return location
+    parts: list[ir.Location] = []
+    if location.is_a_name():
+        parts = [location.child_loc]
+    elif location.is_a_callsite():
+        parts = [location.callee, location.caller]
+    elif location.is_a_fused():
+        parts = list(location.locations)
+    return next((found for part in parts if (found := file_location(part))), None)
 
 
 def _check(op: ir.Operation) -> None:
@@ -69,7 +83,11 @@ def _check(op: ir.Operation) -> None:
         attributes = {"axis": _axis(op)} if form == "reduce" else {}
         _check_result(name, result, ops.infer(name, operands, **attributes))
     elif name == "constant":
-        _check_result(name, result, TensorType.of(ir.DenseElementsAttr(op.attributes["value"]).type))
+        value = op.attributes["value"]
+        if not isinstance(value, ir.DenseElementsAttr):
+            raise Error(f"constant: value must be dense elements, got {value}")
+        if result != TensorType.of(value.type):
+            raise Error(f"constant: the result is {result}, expected {TensorType.of(value.type)}")
     elif name == "iota":
         ops.check_iota(result, _axis(op), len(list(op.operands)))
     else:

@@ -43,13 +43,13 @@ class View:
 
 def binary_parts(expr: ir.AffineExpr) -> tuple[str, ir.AffineExpr, ir.AffineExpr] | None:
     """The operator and operands of a binary affine expression, None for a leaf."""
-    for kind, sign in _BINARY:
-        if isinstance(expr, kind):
-            return sign, expr.lhs, expr.rhs
-    return None
+    if not isinstance(expr, ir.AffineBinaryExpr):
+        return None
+    sign = next(sign for kind, sign in _BINARY if isinstance(expr, kind))
+    return sign, expr.lhs, expr.rhs
 
 
-_BINARY = [
+_BINARY: list[tuple[type, str]] = [
     (ir.AffineAddExpr, "+"),
     (ir.AffineMulExpr, "*"),
     (ir.AffineFloorDivExpr, "floordiv"),
@@ -81,7 +81,7 @@ def bounds(
     if c != d or c <= 0:
         return UNBOUNDED
     if sign == "mod":
-        return (a, b) if 0 <= a and b < c else (0, c - 1)
+        return (a, b) if a >= 0 and b < c else (0, c - 1)
     if sign == "floordiv":
         return (_floor(a, c), _floor(b, c))
     return (-_floor(-a, c), -_floor(-b, c))

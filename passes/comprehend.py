@@ -1,0 +1,183 @@
+"""From a dodeca function to terms: what is the element of a value at a point?
+
+    %0 = dodeca.contiguous(%a)  (d0, d1) -> (d1, d0)     element(%0, [d0, d1]) = load(a, [d1, d0])
+    %1 = dodeca.sum_reduce(%0) axis 1                    element(%1, [d0]) = sum(r0, load(a, [r0, d0]))
+
+A view is absorbed by substituting its map; a reduction binds the lowest r-axis that is free at its
+point, so that equal computations get equal terms (De Bruijn's idea with levels counted from outside).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlir import ir
+
+from ..dialect import DTYPES, PRIMITIVES, TensorType, ops
+from ..dialect.errors import CompileError
+from . import terms
+from .index import Axis, Expr, from_affine, of_axis, of_term
+from .terms import REDUCTIONS, Term
+
+Point = tuple[Expr, ...]
+REDUCTION_OF = {primitive: op for op, primitive in REDUCTIONS.items()}
+
+
+def output_axes(shape: Sequence[int]) -> tuple[Axis, ...]:
+    """The axes d0, d1, ... of a buffer, numbered by position."""
+    return tuple(Axis(f"d{i}", size) for i, size in enumerate(shape))
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...]:
+    """The shape of a value; CompileError where a size is dynamic."""
+    kind = TensorType.of(value)
+    if None in kind.shape:
+        raise CompileError(
+            f"{kind} has a dynamic size; kernels are compiled for fixed sizes: give sizes, or let "
+            "dodeca.compile with a Dim make one executable for each size it meets"
+        )
+    return tuple(size for size in kind.shape if size is not None)
+
+
+class Comprehension:
+    """Gives the element of any value of a function at any point, as a term.
+
+    `buffer` names the values that are read from memory (inputs, say) and gives None for those that
+    are computed. `watch`, if given, is told each (value, point, term) that is built.
+    """
+
+    def __init__(
+        self,
+        buffer: Callable[[ir.Value], str | None],
+        watch: Callable[[ir.Value, Point, Term], None] | None = None,
+    ):
+        self.buffer = buffer
+        self.watch = watch
+        self._memo: dict[tuple[ir.Value, Point], Term] = {}
+
+    def whole(self, value: ir.Value) -> Term:
+        """The element at the value's own axes d0, d1, ..."""
+        return self.element(value, tuple(of_axis(a) for a in output_axes(static_shape(value))))
+
+    def element(self, value: ir.Value, point: Point) -> Term:
+        """The element of `value` at `point`, one index expression for each dimension."""
+        key = (value, point)
+        if key not in self._memo:
+            self._fill(value, point)
+        return self._memo[key]
+
+    def _fill(self, value: ir.Value, point: Point) -> None:
+        """Build with a stack of its own: programs are deeper than Python's call stack."""
+        stack = [(value, point)]
+        while stack:
+            top = stack[-1]
+            if top in self._memo:
+                stack.pop()
+                continue
+            missing: list[tuple[ir.Value, Point]] = []
+
+            def get(v: ir.Value, p: Point, missing: list = missing) -> Term | None:
+                found = self._memo.get((v, p))
+                if found is None:
+                    missing.append((v, p))
+                return found
+
+            built = self._build(*top, get)
+            if built is None:
+                stack.extend(missing)
+                continue
+            self._memo[top] = built
+            stack.pop()
+            if self.watch:
+                self.watch(*top, built)
+
+    def _build(
+        self, value: ir.Value, point: Point, get: Callable[[ir.Value, Point], Term | None]
+    ) -> Term | None:
+        """The term, or None after `get` has noted which parts must be built first."""
+        kind = TensorType.of(value)
+        name = self.buffer(value)
+        if name is not None:
+            return terms.load(name, point, static_shape(value), kind.dtype)
+        op = value.owner
+        operation = op.operation if isinstance(op, ir.OpView) else op
+        short = ops.operation_name(operation) if isinstance(operation, ir.Operation) else None
+        if short is None:
+            raise CompileError(f"cannot compile {operation.name}: not an operation of dodeca")
+        if short == "contiguous":
+            return self._view(operation, kind, point, get)
+        if short == "constant":
+            return _constant(operation, kind, point)
+        if short == "iota":
+            return terms.index(point[ir.IntegerAttr(operation.attributes["axis"]).value], kind.dtype)
+        if short in REDUCTION_OF:
+            return self._reduce(REDUCTION_OF[short], operation, point, get)
+        args = [get(x, point) for x in operation.operands]
+        if any(a is None for a in args):
+            return None
+        known = [a for a in args if a is not None]
+        if short in ("cast", "bitcast"):
+            return (terms.cast if short == "cast" else terms.bitcast)(known[0], kind.dtype)
+        assert short in PRIMITIVES
+        return terms.apply(short, *known)
+
+    def _reduce(self, op: str, operation: ir.Operation, point: Point, get: Callable) -> Term | None:
+        operand = operation.operands[0]
+        position = ir.IntegerAttr(operation.attributes["axis"]).value
+        size = static_shape(operand)[position]
+        taken = {axis.name for expr in point for axis in expr.axes}
+        number = next(n for n in range(len(taken) + 1) if f"r{n}" not in taken)
+        axis = Axis(f"r{number}", size)
+        inner = (*point[:position], of_axis(axis), *point[position:])
+        body = get(operand, inner) if size else terms.constant(0, TensorType.of(operand).dtype)
+        return None if body is None else terms.reduction(op, axis, body)
+
+    def _view(
+        self, operation: ir.Operation, kind: TensorType, point: Point, get: Callable
+    ) -> Term | None:
+        view, roles = ops.read_view(operation)
+        dims = list(point)
+        symbols: list[Expr] = []
+        for index, affine in zip(roles.indices, view.index_maps, strict=True):
+            place = tuple(from_affine(e, dims, []) for e in affine.results)
+            value = get(index, place)
+            if value is None:
+                return None
+            symbols.append(of_term(value))
+        chain: list[tuple[Term, Term]] = []
+        complete = True
+        for i, source in enumerate(roles.sources):
+            shape = static_shape(source)
+            place = tuple(from_affine(e, dims, symbols) for e in view.maps[i].results)
+            limits = [c for e, n in zip(place, shape, strict=True) for c in (e, e * -1 + (n - 1))]
+            if view.domains:
+                limits += [from_affine(e, dims, symbols) for e in view.domains[i].results]
+            condition = terms.constant(True, DTYPES["bool"])
+            for limit in limits:
+                condition = terms.apply("mul", condition, terms.nonneg(limit))
+            if condition.op == "const" and not condition.value:
+                continue
+            element = get(source, place)
+            if element is None:
+                complete = False
+                continue
+            chain.append((condition, element))
+            if condition.op == "const":
+                break
+        if not complete:
+            return None
+        result = terms.constant(view.fill, kind.dtype)
+        for condition, element in reversed(chain):
+            result = terms.select(condition, element, result)
+        return result
+
+
+def _constant(operation: ir.Operation, kind: TensorType, point: Point) -> Term:
+    elements = ir.DenseElementsAttr(operation.attributes["value"])
+    if elements.is_splat:
+        return terms.constant(ops.read_scalar(elements.get_splat_value()), kind.dtype)
+    values = ops.read_array(elements)
+    position, stride = Expr(0), 1
+    for expr, size in zip(reversed(point), reversed(values.shape), strict=True):
+        position, stride = position + expr * stride, stride * size
+    return terms.table(values, position, kind.dtype)

@@ -1,0 +1,168 @@
+"""What a kernel costs, in seconds: instructions of its loops, bytes it touches, and its launch.
+
+    estimate(term, axes, schedule, target).seconds
+
+The counts come from the same walk that emits the code (`placement`). The numbers rank candidates;
+measurement decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .index import Axis
+from .placement import Level, Walker, deep_recursion
+from .schedule import Schedule
+from .targets import Target
+from .terms import Term
+
+# Vector instructions for one vector of results.
+INSTRUCTIONS = {
+    "exp2": 14.0, "log2": 18.0, "sin": 40.0, "sqrt": 8.0, "recip": 8.0, "div": 8.0, "mod": 30.0,
+    "add": 1.0, "mul": 1.0, "less_than": 1.0, "select": 1.0, "cast": 1.5, "bitcast": 0.0,
+    "index": 2.0, "nonneg": 2.0, "const": 0.0, "table": 12.0, "sum": 1.0, "max": 3.0,
+}  # fmt: skip
+SCALAR_LOAD = 1.2  # one element, and putting it into a vector
+VECTOR_LOAD = 0.6
+BROADCAST_LOAD = 0.6
+LOOP = 1.0  # counting and branching, for each turn of a loop
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A kernel's predicted work."""
+
+    seconds: float
+    instructions: float
+    bytes: float
+    programs: int
+
+
+def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Estimate:
+    """Predict a kernel that stores `term` at every point of `axes`."""
+    counter = _Counter(schedule, axes, target)
+    with deep_recursion():
+        counter.run(term)
+    programs = schedule.programs(axes)
+    busy = max(1.0, min(target.units, programs))
+    rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
+    computing = counter.instructions / (target.rate * busy) * min(rounds, 2.0)
+    output = prod(a.size for a in axes) * term.dtype.bytes
+    moved = sum(counter.touched.values()) + output
+    seconds = target.launch + max(computing, moved / target.bandwidth)
+    return Estimate(seconds, counter.instructions, moved, programs)
+
+
+def top_level(schedule: Schedule, axes: tuple[Axis, ...]) -> list[Level]:
+    """The levels of the output axes: the grid, then the serial loops, outermost first."""
+    rank = {a: 1000 if a.name == schedule.vector else i for i, a in enumerate(axes)}
+    serial = [next(a for a in axes if a.name == name) for name in schedule.order]
+    first = {a: schedule.tile(a) for a in axes if a not in serial}
+    levels = [Level(None, first, data={"rank": rank})]
+    for axis in serial:
+        tiles = {**levels[-1].tiles, axis: schedule.tile(axis)}
+        levels.append(Level(levels[-1], tiles, data={"rank": rank}))
+    return levels
+
+
+def inner_level(level: Level, axis: Axis, tile: int) -> Level:
+    """The level of a reduction loop inside another."""
+    rank = {**level.data["rank"], axis: 500 + len(level.tiles)}
+    return Level(level, {**level.tiles, axis: tile}, data={"rank": rank})
+
+
+class _Counter(Walker):
+    """Counts instructions instead of emitting them."""
+
+    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target):
+        super().__init__(schedule, axes)
+        self.target = target
+        self.instructions = 0.0
+        self.touched: dict[tuple, float] = {}
+
+    def run(self, term: Term) -> None:
+        levels = top_level(self.schedule, self.axes)
+        trips = float(self.schedule.programs(self.axes))
+        levels[0].data["trips"] = trips
+        for level, name in zip(levels[1:], self.schedule.order, strict=True):
+            axis = next(a for a in self.axes if a.name == name)
+            trips *= -(-self.schedule.block(axis) // self.schedule.tile(axis))
+            level.data["trips"] = trips
+            self.instructions += trips * LOOP
+        last = levels[-1]
+        self.value(term, last)
+        store = INSTRUCTIONS["add"] if self._contiguous_store() else SCALAR_LOAD * self.schedule.lanes
+        self.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
+
+    def _contiguous_store(self) -> bool:
+        wide = [a for a in self.axes if self.schedule.tile(a) > 1]
+        return not wide or wide[-1] is self.axes[-1]
+
+    def _vectors(self, term: Term, axes: frozenset[Axis], level: Level) -> float:
+        """How many vector registers a tile value of these axes fills."""
+        shape = level.shape(axes)
+        if not shape:
+            return 1.0
+        lanes = self.target.lanes(max(8, term.dtype.bits))
+        return prod(level.tiles[a] for a in shape[:-1]) * -(-level.tiles[shape[-1]] // lanes)
+
+    def node(self, term: Term, args: dict[Term, Any], level: Level) -> None:
+        if term.op == "load":
+            self._load(term, level)
+            return
+        price = INSTRUCTIONS[term.op]
+        if term.op == "mod" and term.args[1].op == "const":
+            price = 4.0
+        if term.dtype.name in ("bfloat16",):
+            price *= 4.0
+        self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * price
+
+    def _load(self, term: Term, level: Level) -> None:
+        _, index, shape = term.attr
+        reached = 1.0
+        for expr, size in zip(index, shape, strict=True):
+            low, high = expr.range
+            reached *= max(1, min(size, high - low + 1)) if not expr.data else size
+        self.touched[(term.attr[0], index)] = reached * term.dtype.bytes
+        wide = level.shape(term.axes)
+        if not wide:
+            price = BROADCAST_LOAD
+        else:
+            rows = prod(level.tiles[a] for a in wide[:-1])
+            last = wide[-1]
+            ok = contiguous_along(index, last)
+            price = rows * (
+                VECTOR_LOAD * -(-level.tiles[last] // self.target.lanes(max(8, term.dtype.bits)))
+                if ok
+                else SCALAR_LOAD * level.tiles[last]
+            )
+            if not ok and index and level.tiles[last] * shape[-1] > 4096:
+                price *= 2.0  # each element in a cache line, often a page, of its own
+        self.instructions += level.data["trips"] * price
+
+    def reduce(self, term: Term, level: Level) -> None:
+        axis: Axis = term.attr
+        tile = self.reduction_tile(term, level)
+        inner = inner_level(level, axis, tile)
+        trips = level.data["trips"] * -(-axis.size // tile)
+        inner.data["trips"] = trips
+        body = term.args[0]
+        self.value(body, inner)
+        fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
+        price = 0.2 if fused else INSTRUCTIONS[term.op]
+        around = body.axes | {axis}
+        vectors = self._vectors(term, around, inner)
+        self.instructions += trips * (vectors * price + LOOP)
+        if vectors > self.target.registers - 3 and not self.target.is_gpu:
+            self.instructions += trips * (vectors - self.target.registers + 3) * 2  # spills
+        if tile > 1:
+            self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * 8
+
+
+def contiguous_along(index: tuple, axis: Axis) -> bool:
+    """Whether neighbours along `axis` are neighbours in the buffer."""
+    if not index or index[-1].coefficient(axis) != 1:
+        return False
+    return all(expr.coefficient(axis) == 0 for expr in index[:-1])

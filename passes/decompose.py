@@ -1,0 +1,169 @@
+"""From a term back to a dodeca function: a tensor for each part, over the axes that it depends on.
+
+    sum(r0, a0[d0, r0] * a1[r0, d1])   contiguous of a0 and of a1 to (d0, d1, r0), mul, sum_reduce
+
+This is how extracted kernels become MLIR that prints, verifies, runs in the interpreter, and can be
+read again by `comprehend`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from mlir import ir
+
+from ..dialect import DTYPES, PRIMITIVES, View, ops
+from ..dialect.errors import CompileError
+from . import terms
+from .index import Axis, Datum, Expr, Quotient
+from .terms import REDUCTIONS, Term, postorder
+
+INT64 = DTYPES["int64"]
+
+
+def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
+    """Output axes by position, then reduction axes by number: the dimensions of a part's tensor."""
+
+    def rank(axis: Axis) -> tuple[bool, int]:
+        return axis.name[0] == "r", int(re.sub(r"\D", "", axis.name))
+
+    return tuple(sorted(axes, key=rank))
+
+
+class Decomposer:
+    """Builds the tensors of terms at the current insertion point."""
+
+    def __init__(self, buffers: Mapping[str, ir.Value], loc: ir.Location | None = None):
+        self.buffers = buffers
+        self.loc = loc
+        self.made: dict[Term, ir.Value] = {}
+
+    def tensor(self, root: Term, axes: Sequence[Axis]) -> ir.Value:
+        """The tensor of a term over exactly these axes."""
+        for term in postorder([root]):
+            self.made[term] = self._make(term)
+        return self._spread(root, tuple(axes))
+
+    def _make(self, term: Term) -> ir.Value:
+        axes = axis_order(term.axes)
+        if term.op == "load":
+            name, index, _ = term.attr
+            return self._view([self.buffers[name]], [index], axes)
+        if term.op == "const":
+            return ops.constant(term.value, term.dtype, (), loc=self.loc)
+        if term.op == "index":
+            return self._index(term.attr, axes, term)
+        if term.op == "nonneg":
+            return self._nonneg(term.attr, axes)
+        if term.op == "table":
+            values = [terms.parse_constant(text, term.dtype) for text in term.attr[0]]
+            line = ops.constant(values, term.dtype, (len(values),), loc=self.loc)
+            return self._view([line], [(term.attr[1],)], axes)
+        if term.op == "select":
+            return self._select(term, axes)
+        if term.op in REDUCTIONS:
+            around = axis_order(term.args[0].axes | {term.attr})
+            body = self._spread(term.args[0], around)
+            return ops.reduce(REDUCTIONS[term.op], body, around.index(term.attr), loc=self.loc)
+        args = [self._spread(a, axes) for a in term.args]
+        if term.op in ("cast", "bitcast"):
+            return (ops.cast if term.op == "cast" else ops.bitcast)(args[0], term.dtype, loc=self.loc)
+        if term.op == "div":
+            wide = [ops.cast(a, "float64", loc=self.loc) for a in args]
+            inverse = ops.elementwise("recip", wide[1], loc=self.loc)
+            quotient = ops.elementwise("mul", wide[0], inverse, loc=self.loc)
+            return ops.cast(quotient, term.dtype, loc=self.loc)
+        assert term.op in PRIMITIVES
+        return ops.elementwise(term.op, *args, loc=self.loc)
+
+    def _spread(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
+        """The term's tensor with dimensions for all of `axes`."""
+        have = axis_order(term.axes)
+        if have == axes:
+            return self.made[term]
+        return self._view([self.made[term]], [tuple(Expr(0, ((a, 1),)) for a in have)], axes)
+
+    def _view(
+        self,
+        sources: list[ir.Value],
+        places: list[tuple[Expr, ...]],
+        axes: tuple[Axis, ...],
+        condition: Term | None = None,
+    ) -> ir.Value:
+        data = list(dict.fromkeys(t for place in places for e in place for t in e.data))
+        data += [condition] if condition is not None else []
+        symbols = {t: n for n, t in enumerate(data)}
+        position = {a: n for n, a in enumerate(axes)}
+
+        def affine(results: list[ir.AffineExpr], count: int) -> ir.AffineMap:
+            return ir.AffineMap.get(len(axes), count, results)
+
+        maps = [affine([_affine(e, position, symbols) for e in p], len(data)) for p in places]
+        index_maps = [
+            affine([ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)], 0) for t in data
+        ]
+        domains = ()
+        if condition is not None:
+            chosen = ir.AffineExpr.get_symbol(symbols[condition]) - 1
+            domains = (affine([chosen], len(data)), affine([], len(data)))
+        return ops.contiguous(
+            sources,
+            View(tuple(maps), 0, domains, tuple(index_maps)),
+            [a.size for a in axes],
+            indices=[self.made[t] for t in data],
+            loc=self.loc,
+        )
+
+    def _select(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
+        condition, *branches = term.args
+        places = [tuple(Expr(0, ((a, 1),)) for a in axis_order(b.axes)) for b in branches]
+        return self._view([self.made[b] for b in branches], places, axes, condition)
+
+    def _index(self, expr: Expr, axes: tuple[Axis, ...], term: Term) -> ir.Value:
+        """An index expression's value: a view of the line 0, 1, 2, ..."""
+        if expr.data:
+            raise CompileError(f"an index computed from data and used as a number: {term}")
+        low, high = expr.range
+        line = ops.iota((high - low + 1,), 0, term.dtype, loc=self.loc)
+        value = self._view([line], [(expr + -low,)], axes)
+        if not low:
+            return value
+        shape = [a.size for a in axes]
+        offset = ops.constant(low, term.dtype, shape, loc=self.loc)
+        return ops.elementwise("add", value, offset, loc=self.loc)
+
+    def _nonneg(self, expr: Expr, axes: tuple[Axis, ...]) -> ir.Value:
+        """0 <= expr: a source of one element, read outside its domain as False."""
+        yes = ops.constant(True, "bool", (), loc=self.loc)
+        data = list(expr.data)
+        position = {a: n for n, a in enumerate(axes)}
+        symbols = {t: n for n, t in enumerate(data)}
+        domain = ir.AffineMap.get(len(axes), len(data), [_affine(expr, position, symbols)])
+        index_maps = tuple(
+            ir.AffineMap.get(
+                len(axes), 0, [ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)]
+            )
+            for t in data
+        )
+        everywhere = ir.AffineMap.get(len(axes), len(data), [])
+        view = View((everywhere,), False, (domain,), index_maps)
+        shape = [a.size for a in axes]
+        return ops.contiguous([yes], view, shape, indices=[self.made[t] for t in data], loc=self.loc)
+
+
+def _affine(
+    expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]
+) -> ir.AffineExpr:
+    total = ir.AffineExpr.get_constant(expr.constant)
+    for atom, c in expr.parts:
+        if isinstance(atom, Axis):
+            piece = ir.AffineExpr.get_dim(position[atom])
+        elif isinstance(atom, Quotient):
+            inner = _affine(atom.expr, position, symbols)
+            piece = ir.AffineExpr.get_floor_div(inner, atom.divisor)
+        else:
+            assert isinstance(atom, Datum)
+            piece = ir.AffineExpr.get_symbol(symbols[atom.term])
+        total = total + piece * c
+    return total

@@ -1,0 +1,284 @@
+"""`dodeca-fuse`: from one function of primitives to kernels and a main function that calls them.
+
+In: a function in the dodeca dialect. Out: the same meaning, as a function of calls, with one
+function in the dodeca dialect for each kernel; equal kernels are one function.
+
+    func.func @main(%a, %b) { %0 = call @k0_matmul(%a, %b) ; return %0 }
+    func.func private @k0_...(%a0, %a1) attributes {dodeca.schedule = ...} { primitives }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from mlir import ir
+from mlir.dialects import func
+
+from ..dialect import ops
+from ..dialect.errors import CompileError
+from . import terms
+from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
+from .decompose import Decomposer
+from .egraph import Budget, saturate
+from .extract import Candidate, Chosen, Extractor
+from .index import Axis
+from .regions import Region, partition
+from .registry import register
+from .schedule import Schedule
+from .targets import Target, find_target
+from .terms import REDUCTIONS, Term, postorder
+
+SCHEDULE = "dodeca.schedule"
+
+
+@dataclass(frozen=True)
+class FuseOptions:
+    """For which target kernels are chosen, and which classes of rules may be used."""
+
+    target: str = "cpu"
+    precision: str = "fast"
+
+
+@dataclass
+class Fused:
+    """The module of kernels, and what the search did, region by region."""
+
+    module: ir.Module
+    regions: list[dict] = field(default_factory=list)
+
+
+@register("dodeca-fuse", "Chooses kernels by equality saturation and extraction", FuseOptions)
+def _fuse_pass(module: ir.Operation, options: FuseOptions) -> None:
+    fused = fuse(module, find_target(options.target), options.precision)
+    body = module.regions[0].blocks[0]
+    for op in list(body.operations):
+        op.operation.erase()
+    for op in list(fused.module.body.operations):
+        op.operation.detach_from_parent()
+        body.append(op.operation)
+
+
+def entry_function(module: ir.Operation) -> ir.Operation:
+    """The function that is compiled: the module's first."""
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "func.func":
+            return op.operation
+    raise CompileError("the module has no function to compile")
+
+
+def weight_arguments(function: ir.Operation) -> dict[int, str]:
+    """Position -> name of the arguments that are weights."""
+    if "arg_attrs" not in function.attributes:
+        return {}
+    found = {}
+    for i, attributes in enumerate(ir.ArrayAttr(function.attributes["arg_attrs"])):
+        named = ir.DictAttr(attributes)
+        if ops.WEIGHT in named:
+            found[i] = ir.StringAttr(named[ops.WEIGHT]).value
+    return found
+
+
+def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
+    """The kernels of the module's first function for a target."""
+    function = entry_function(module)
+    block = function.regions[0].blocks[0]
+    weights = {block.arguments[i] for i in weight_arguments(function)}
+    solved: dict[str, tuple[list[Chosen], dict]] = {}
+    with module.context, function.location:
+        made = Fused(ir.Module.create())
+        builder = _Builder(made.module, function)
+        for region in partition(block, weights):
+            key = region.key
+            again = key in solved
+            if not again:
+                solved[key] = _solve(region, target, precision)
+            chosen, report = solved[key]
+            builder.add(region, chosen)
+            made.regions.append({**report, "reused": again})
+        builder.finish()
+    return made
+
+
+# --- one region ---------------------------------------------------------------------------------
+
+
+def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen], dict]:
+    """The kernels of a region, their buffers named i0, i1, ... (inputs) and v0, v1, ... (values)."""
+    names = region.names
+    inputs = {v: names[v] for v in region.inputs}
+    candidates = _candidate_values(region)
+    joined: dict[tuple[ir.Value, Point], Term] = {}
+
+    def watch(value: ir.Value, point: Point, term: Term) -> None:
+        if value in candidates:
+            joined[value, point] = term
+
+    comprehension = Comprehension(inputs.get, watch)
+    found = {names[v]: _candidate(v, region, comprehension) for v in candidates}
+    equal = [
+        (terms.load(names[v], point, static_shape(v), t.dtype), t) for (v, point), t in joined.items()
+    ]
+    outputs = [names[v] for v in region.outputs]
+    graph = saturate([c.term for c in found.values()], equal, precision, Budget())
+    extractor = Extractor(
+        graph, found, outputs, target, frozenset(inputs.values()), precision == "strict"
+    )
+    chosen = extractor.run()
+    report = {
+        "operations": len(region.operations),
+        **graph.report,
+        "sets tried": extractor.tried,
+        "kernels": len(chosen),
+        "predicted seconds": sum(k.seconds for k in chosen if not k.free),
+    }
+    return chosen, report
+
+
+def _candidate_values(region: Region) -> list[ir.Value]:
+    """The values that may become buffers: not spread out, and not far larger than what is kept."""
+    results = [op.results[0] for op in region.operations]
+    kept = [*region.inputs, *region.outputs]
+    kept += [op.results[0] for op in region.operations if ops.operation_name(op) in REDUCTION_OF]
+    largest = max((prod(static_shape(v)) for v in kept), default=0)
+    found = []
+    for op, value in zip(region.operations, results, strict=True):
+        name = ops.operation_name(op)
+        size = prod(static_shape(value))
+        sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
+        spread = name in ("constant", "iota") or (name == "contiguous" and size > sources)
+        if value in region.outputs or not (spread or size > largest or size == 0):
+            found.append(value)
+    return found
+
+
+def _candidate(value: ir.Value, region: Region, comprehension: Comprehension) -> Candidate:
+    users = [
+        region.names[op.results[0]] for op in region.operations if value in list(op.operands)
+    ]
+    return Candidate(
+        region.names[value],
+        output_axes(static_shape(value)),
+        comprehension.whole(value),
+        tuple(dict.fromkeys(users)),
+        value in region.prepared,
+    )
+
+
+# --- the module of kernels ----------------------------------------------------------------------
+
+
+class _Builder:
+    """Writes kernels, each once, and the main function that calls them."""
+
+    def __init__(self, module: ir.Module, function: ir.Operation):
+        self.module = module
+        self.old = function.regions[0].blocks[0]
+        name = ir.StringAttr(function.attributes["sym_name"]).value
+        kind = ir.TypeAttr(function.attributes["function_type"]).value
+        with ir.InsertionPoint(module.body):
+            self.main = func.FuncOp(name, kind)
+        if "arg_attrs" in function.attributes:
+            self.main.attributes["arg_attrs"] = function.attributes["arg_attrs"]
+        block = self.main.add_entry_block()
+        self.point = ir.InsertionPoint(block)
+        self.values: dict[ir.Value, ir.Value] = dict(
+            zip(self.old.arguments, block.arguments, strict=True)
+        )
+        self.kernels: dict[tuple, str] = {}
+
+    def add(self, region: Region, chosen: list[Chosen]) -> None:
+        """Call a region's kernels on this region's values."""
+        value_of = {name: v for v, name in region.names.items()}
+        for kernel in chosen:
+            value = value_of[kernel.name]
+            reads = [value_of[name] for name in kernel.reads]
+            name = self._kernel(kernel, reads, value)
+            with self.point, value.location:
+                arguments = [self.values[v] for v in reads]
+                call = func.CallOp([value.type], ir.FlatSymbolRefAttr.get(name), arguments)
+            self.values[value] = call.results[0]
+
+    def _kernel(self, kernel: Chosen, reads: list[ir.Value], value: ir.Value) -> str:
+        """The name of the function that computes a kernel; a new one only if it is new."""
+        rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
+        term = rename_buffers(kernel.term, rename)
+        key = (term, kernel.axes, kernel.schedule)
+        if key in self.kernels:
+            return self.kernels[key]
+        name = f"k{len(self.kernels)}_{describe(term)}"
+        self.kernels[key] = name
+        types = [v.type for v in reads]
+        with ir.InsertionPoint(self.module.body), value.location:
+            made = func.FuncOp(name, (types, [value.type]), visibility="private")
+            made.attributes[SCHEDULE] = schedule_attribute(kernel.schedule)
+            block = made.add_entry_block()
+            with ir.InsertionPoint(block):
+                buffers = {f"a{i}": x for i, x in enumerate(block.arguments)}
+                decomposer = Decomposer(buffers, value.location)
+                func.ReturnOp([decomposer.tensor(term, kernel.axes)])
+        return name
+
+    def finish(self) -> None:
+        last = self.old.operations[len(self.old.operations) - 1]
+        with self.point, last.location:
+            func.ReturnOp([self.values[v] for v in last.operands])
+
+
+def rename_buffers(term: Term, names: dict[str, str]) -> Term:
+    """The same term on buffers of other names."""
+    moved: dict[Term, Term] = {}
+    for t in postorder([term]):
+        made = terms.rebuild(t, moved)
+        if made.op == "load":
+            name, index, shape = made.attr
+            made = terms.load(names.get(name, name), index, shape, made.dtype)
+        moved[t] = made
+    return moved[term]
+
+
+def describe(term: Term) -> str:
+    """A short name for a kernel: its reductions, outermost last, and the operation at its root."""
+    order = postorder([term])
+    words = ["contract" if t.args[0].op == "mul" else t.op for t in order if t.op in REDUCTIONS]
+    if term.op not in (*REDUCTIONS, "load"):
+        words.append(term.op)
+    if not words:
+        words = ["copy"]
+    return "_".join([*dict.fromkeys(words)][:4])
+
+
+def schedule_attribute(schedule: Schedule) -> ir.Attribute:
+    """A schedule as a dictionary attribute that prints and parses."""
+
+    def pairs(items: tuple[tuple[str, int], ...]) -> str:
+        return "{" + ", ".join(f"{name} = {n} : i64" for name, n in items) + "}"
+
+    order = ", ".join(f'"{name}"' for name in schedule.order)
+    return ir.Attribute.parse(
+        f"{{blocks = {pairs(schedule.blocks)}, lanes = {schedule.lanes} : i64, order = [{order}], "
+        f"reassociate = {'true' if schedule.reassociate else 'false'}, "
+        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"}}'
+    )
+
+
+def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
+    """The schedule in a kernel's attribute."""
+    found = ir.DictAttr(attribute)
+
+    def pairs(name: str) -> tuple[tuple[str, int], ...]:
+        table = ir.DictAttr(found[name])
+        return tuple((a.name, ir.IntegerAttr(table[a.name]).value) for a in axes)
+
+    try:
+        return Schedule(
+            vector=ir.StringAttr(found["vector"]).value or None,
+            tiles=pairs("tiles"),
+            blocks=pairs("blocks"),
+            order=tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"])),
+            lanes=ir.IntegerAttr(found["lanes"]).value,
+            reassociate=ir.BoolAttr(found["reassociate"]).value,
+        )
+    except (KeyError, ValueError) as error:
+        raise CompileError(f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}") from None
+

@@ -1,0 +1,265 @@
+"""Index expressions: which element of a buffer a term reads, as integers over named axes.
+
+An expression is kept in one canonical form, a constant plus integer multiples of atoms; an atom is
+an axis, a floor division of an expression by a constant, or the value of a term (a data-dependent
+index). `x mod c` is `x - c * (x // c)`, so that a reshape and its inverse cancel by themselves:
+
+    >>> i = of_axis(Axis("d0", 4)); j = of_axis(Axis("d1", 8))
+    >>> str(floordiv(i * 8 + j, 8)), str(mod(i * 8 + j, 8))
+    ('d0', 'd1')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mlir import ir
+
+from ..dialect.views import binary_parts
+
+if TYPE_CHECKING:
+    from .terms import Term
+
+
+class Axis(NamedTuple):
+    """A named axis and its size. Output axes are d0, d1, ...; reduction axes are r0, r1, ..."""
+
+    name: str
+    size: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """The atom `expr // divisor`, rounded down; the divisor is positive."""
+
+    expr: Expr
+    divisor: int
+
+    def __str__(self) -> str:
+        return f"({self.expr})//{self.divisor}"
+
+
+@dataclass(frozen=True)
+class Datum:
+    """The atom that is the value of an integer or bool term, with the interval it lies in."""
+
+    term: Term
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"<{self.term.digest}>"
+
+
+Atom = Axis | Quotient | Datum
+
+
+@dataclass(frozen=True)
+class Expr:
+    """constant + sum of coefficient * atom, the atoms in order of their text."""
+
+    constant: int
+    parts: tuple[tuple[Atom, int], ...] = ()
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if isinstance(other, int):
+            return Expr(self.constant + other, self.parts)
+        return _combine(self.constant + other.constant, [*self.parts, *other.parts])
+
+    def __mul__(self, factor: int) -> Expr:
+        if factor == 0:
+            return Expr(0)
+        return Expr(self.constant * factor, tuple((a, c * factor) for a, c in self.parts))
+
+    def __sub__(self, other: Expr) -> Expr:
+        return self + other * -1
+
+    @cached_property
+    def axes(self) -> frozenset[Axis]:
+        """The axes that the value depends on, through data as well."""
+        found: set[Axis] = set()
+        for atom, _ in self.parts:
+            if isinstance(atom, Axis):
+                found.add(atom)
+            elif isinstance(atom, Quotient):
+                found |= atom.expr.axes
+            else:
+                found |= atom.term.axes
+        return frozenset(found)
+
+    @cached_property
+    def data(self) -> tuple[Term, ...]:
+        """The terms whose values it reads."""
+        found: dict[Term, None] = {}
+        for atom, _ in self.parts:
+            if isinstance(atom, Datum):
+                found[atom.term] = None
+            elif isinstance(atom, Quotient):
+                found.update(dict.fromkeys(atom.expr.data))
+        return tuple(found)
+
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """The least interval that interval arithmetic finds; remainders are recognised."""
+        return _range(self)
+
+    @cached_property
+    def _text(self) -> str:
+        words = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.parts]
+        if self.constant or not words:
+            words.append(str(self.constant))
+        return " + ".join(words)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.constant, self.parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return self._text
+
+    def coefficient(self, axis: Axis) -> int | None:
+        """The factor of `axis` if the value is linear in it, None if it also occurs elsewhere."""
+        factor = 0
+        for atom, c in self.parts:
+            if atom == axis:
+                factor = c
+            elif not isinstance(atom, Axis) and axis in Expr(0, ((atom, 1),)).axes:
+                return None
+        return factor
+
+
+def _combine(constant: int, parts: Iterable[tuple[Atom, int]]) -> Expr:
+    total: dict[Atom, int] = {}
+    for atom, c in parts:
+        total[atom] = total.get(atom, 0) + c
+    kept = sorted(((a, c) for a, c in total.items() if c), key=lambda part: str(part[0]))
+    return Expr(constant, tuple(kept))
+
+
+def of_constant(value: int) -> Expr:
+    """The expression that is always `value`."""
+    return Expr(value)
+
+
+def of_axis(axis: Axis) -> Expr:
+    """The position along an axis; an axis of size 1 has only position 0."""
+    return Expr(0, ((axis, 1),)) if axis.size != 1 else Expr(0)
+
+
+def of_term(term: Term) -> Expr:
+    """The value of an integer or bool term."""
+    if term.op == "index":
+        return term.attr
+    if term.op == "const":
+        return Expr(int(term.value))
+    low, high = (0, 1) if term.dtype.kind == "bool" else (-(2**62), 2**62)
+    return Expr(0, ((Datum(term, low, high), 1),))
+
+
+def floordiv(expr: Expr, divisor: int) -> Expr:
+    """`expr // divisor` rounded down, for a positive divisor."""
+    if divisor == 1:
+        return expr
+    whole = [(a, c // divisor) for a, c in expr.parts if c % divisor == 0]
+    rest = [(a, c) for a, c in expr.parts if c % divisor]
+    outside = _combine(expr.constant // divisor, whole)
+    inside = Expr(expr.constant % divisor, tuple(rest))
+    low, high = inside.range
+    if low // divisor == high // divisor:
+        return outside + low // divisor
+    if not rest:
+        return outside
+    common = gcd(divisor, *(c for _, c in rest))
+    if common > 1:
+        shrunk = Expr(inside.constant // common, tuple((a, c // common) for a, c in rest))
+        return outside + floordiv(shrunk, divisor // common)
+    if inside.constant == 0 and len(rest) == 1 and rest[0][1] == 1:
+        atom = rest[0][0]
+        if isinstance(atom, Quotient):
+            return outside + floordiv(atom.expr, atom.divisor * divisor)
+    return outside + Expr(0, ((Quotient(inside, divisor), 1),))
+
+
+def mod(expr: Expr, divisor: int) -> Expr:
+    """The remainder of `floordiv`, between 0 and divisor - 1."""
+    return expr - floordiv(expr, divisor) * divisor
+
+
+def _range(expr: Expr) -> tuple[int, int]:
+    parts = dict(expr.parts)
+    low = high = expr.constant
+    for atom, c in expr.parts:
+        if isinstance(atom, Quotient) and c % atom.divisor == 0 and atom in parts:
+            scale = -c // atom.divisor
+            covered = all(_same_sign_part(parts.get(a, 0), k * scale) for a, k in atom.expr.parts)
+            if scale and covered:  # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
+                del parts[atom]
+                for a, k in atom.expr.parts:
+                    parts[a] -= k * scale
+                shift = -atom.expr.constant * scale
+                ends = (shift, shift + (atom.divisor - 1) * scale)
+                low, high = low + min(ends), high + max(ends)
+    for atom, c in parts.items():
+        a, b = _atom_range(atom)
+        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+    return low, high
+
+
+def _same_sign_part(have: int, need: int) -> bool:
+    return have == need or (abs(have) >= abs(need) and (have > 0) == (need > 0))
+
+
+def _atom_range(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Axis):
+        return 0, max(0, atom.size - 1)
+    if isinstance(atom, Quotient):
+        low, high = atom.expr.range
+        return low // atom.divisor, high // atom.divisor
+    return atom.low, atom.high
+
+
+def substitute(
+    expr: Expr, axes: Mapping[Axis, Expr], data: Callable[[Term], Term] | None = None
+) -> Expr:
+    """`expr` with each axis replaced, and each datum's term mapped by `data`."""
+    total = Expr(expr.constant)
+    for atom, c in expr.parts:
+        if isinstance(atom, Axis):
+            piece = axes.get(atom, Expr(0, ((atom, 1),)))
+        elif isinstance(atom, Quotient):
+            piece = floordiv(substitute(atom.expr, axes, data), atom.divisor)
+        else:
+            piece = of_term(data(atom.term)) if data else Expr(0, ((atom, 1),))
+        total = total + piece * c
+    return total
+
+
+def from_affine(expr: ir.AffineExpr, dims: list[Expr], symbols: list[Expr]) -> Expr:
+    """An MLIR affine expression at given dimensions and symbols."""
+    if isinstance(expr, ir.AffineConstantExpr):
+        return Expr(expr.value)
+    if isinstance(expr, ir.AffineDimExpr):
+        return dims[expr.position]
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return symbols[expr.position]
+    parts: Any = binary_parts(expr)
+    sign, x, y = parts[0], from_affine(parts[1], dims, symbols), from_affine(parts[2], dims, symbols)
+    if sign == "+":
+        return x + y
+    if sign == "*":
+        return x * y.constant if not y.parts else y * x.constant
+    if sign == "mod":
+        return mod(x, y.constant)
+    if sign == "floordiv":
+        return floordiv(x, y.constant)
+    return floordiv(x * -1, y.constant) * -1

@@ -1,0 +1,111 @@
+"""`dodeca-lower`: from tile programs to the LLVM dialect, and from there to machine code.
+
+In: a module of tile functions (`func.func` for a CPU, a `gpu.module` for a GPU). Out: the `llvm`
+dialect, LLVM IR, assembly (x86, PTX, AMDGPU ISA) and an object. Nothing but upstream passes and
+LLVM; no library of device functions is linked.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+from mlir import ir
+from mlir.dialects import llvm as mlir_llvm
+from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
+from mlir.passmanager import PassManager
+
+from ..dialect.errors import CompileError
+from .expand import keep_sqrt
+from .registry import register
+from .targets import Target, find_target
+
+_CPU = (
+    "arith-expand,convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
+    "convert-math-to-llvm,convert-arith-to-llvm,convert-index-to-llvm,"
+    "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},convert-cf-to-llvm,convert-ub-to-llvm,"
+    "reconcile-unrealized-casts,canonicalize,cse"
+)
+_GPU_FIRST = "gpu.module(arith-expand,convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm)"
+_GPU_LAST = {
+    "cuda": "gpu.module(convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm,"
+    "reconcile-unrealized-casts,canonicalize,cse)",
+    "hip": "gpu.module(convert-gpu-to-rocdl{chipset=CHIP use-bare-ptr-memref-call-conv=1 "
+    "runtime=HIP},reconcile-unrealized-casts,canonicalize,cse)",
+}
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """For which target."""
+
+    target: str = "cpu"
+
+
+@register("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions)
+def _lower_pass(module: ir.Operation, options: LowerOptions) -> None:
+    lower(module, find_target(options.target))
+
+
+def lower(module: ir.Operation, target: Target) -> None:
+    """Lower a module of tile functions in place, with upstream passes."""
+    if not target.is_gpu:
+        _run(_CPU, module, target)
+        return
+    _run(_GPU_FIRST, module, target)
+    keep_sqrt(module)
+    _run(_GPU_LAST[target.family].replace("CHIP", target.chip), module, target)
+
+
+def _run(pipeline: str, module: ir.Operation, target: Target) -> None:
+    before = str(module)
+    try:
+        PassManager.parse(f"builtin.module({pipeline})", module.context).run(module)
+    except MLIRError as error:
+        with tempfile.NamedTemporaryFile("w", suffix=".mlir", delete=False) as file:
+            file.write(before)
+        raise CompileError(
+            f"lowering to {target.name} failed: {error}\nrepeat with: dodeca-opt {file.name} "
+            f"--pass-pipeline='builtin.module({pipeline})'"
+        ) from None
+
+
+def to_llvm_ir(module: ir.Operation) -> str:
+    """The text of the LLVM IR of a lowered module."""
+    root = module
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "gpu.module":
+            root = op.operation
+    return mlir_llvm.translate_module_to_llvmir(root)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Machine code of a module: optimised LLVM IR, assembly text, and the object's bytes."""
+
+    llvm_ir: str
+    text: str
+    binary: bytes
+
+
+def generate(llvm_ir: str, target: Target) -> Code:
+    """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text)."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(llvm_ir)
+    chosen = llvm.Target.from_triple(target.triple)
+    machine = chosen.create_target_machine(
+        cpu=target.chip, features=target.features, opt=3, reloc="pic", codemodel="default"
+    )
+    module.triple, module.data_layout = target.triple, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    optimised = str(module)
+    # code generation changes the module, so each emission parses it anew
+    text = machine.emit_assembly(llvm.parse_assembly(optimised))
+    if target.family == "cuda":
+        return Code(optimised, text, text.encode())
+    return Code(optimised, text, machine.emit_object(llvm.parse_assembly(optimised)))
+

@@ -1,0 +1,103 @@
+"""Where each part of a kernel is computed: at the outermost loop that binds all of its axes.
+
+A walker visits a kernel's term; what it makes at each node is up to it: `cost` counts
+instructions, `tile` emits them. So the cost model sees the very loops that will run.
+
+    for d0-tile (grid)                mean = sum(r0, x[d0, r0]) * (1/n)       depends on d0 alone:
+      for r0: ...                     before the loop over d1
+      for d1-tile (serial): store x[d0, d1] - mean
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .index import Axis
+from .schedule import Schedule
+from .terms import REDUCTIONS, Term
+
+
+@dataclass(eq=False)
+class Level:
+    """A loop level: the axes bound by it and its parents, with their tiles; values made in it."""
+
+    parent: Level | None
+    tiles: dict[Axis, int]
+    memo: dict[Term, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)  # what a walker keeps: origins, counts
+
+    def home(self, axes: frozenset[Axis]) -> Level:
+        """The outermost level that binds all of `axes`."""
+        level = self
+        while level.parent is not None and axes <= level.parent.tiles.keys():
+            level = level.parent
+        return level
+
+    def shape(self, axes: frozenset[Axis]) -> tuple[Axis, ...]:
+        """The dimensions of a tile value with these axes, in the order in which loops bind them.
+
+        Axes with a tile of 1 are no dimension. An axis with the widest tile comes last.
+        """
+        wide = [a for a in self.tiles if a in axes and self.tiles[a] > 1]
+        return tuple(sorted(wide, key=lambda a: self.data["rank"].get(a, 0)))
+
+
+class Walker:
+    """Visits a term at a level, once for each (term, level), hoisting what does not depend on it."""
+
+    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...]):
+        self.schedule = schedule
+        self.axes = axes
+
+    def value(self, term: Term, level: Level) -> Any:
+        """What this walker makes of `term`, at the level where it belongs."""
+        home = level.home(term.axes)
+        if term not in home.memo:
+            with self.inside(home, level):
+                if term.op in REDUCTIONS:
+                    made = self.reduce(term, home)
+                else:
+                    made = self.node(term, {c: self.value(c, home) for c in term.children}, home)
+            home.memo[term] = made
+        return home.memo[term]
+
+    def reduction_tile(self, term: Term, level: Level) -> int:
+        """A reduction is vectorised along its own axis unless its body is a vector already."""
+        body = term.args[0]
+        if not self.schedule.reassociate:
+            return 1
+        if any(a in body.axes and t >= self.schedule.lanes > 1 for a, t in level.tiles.items()):
+            return 1
+        vector = self.schedule.vector
+        if vector is not None and any(a.name == vector and a in body.axes for a in level.tiles):
+            return 1
+        lanes = self.schedule.lanes
+        while lanes > 1 and lanes > term.attr.size:
+            lanes //= 2
+        return lanes
+
+    @contextmanager
+    def inside(self, home: Level, level: Level) -> Iterator[None]:
+        """Make things at `home` while the walk stands in `level`."""
+        yield
+
+    def node(self, term: Term, args: dict[Term, Any], level: Level) -> Any:
+        raise NotImplementedError
+
+    def reduce(self, term: Term, level: Level) -> Any:
+        raise NotImplementedError
+
+
+@contextmanager
+def deep_recursion(limit: int = 20_000) -> Iterator[None]:
+    """Fused terms can be deeper than Python's default limit; pure Python calls can be that deep."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, limit))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

@@ -1,0 +1,312 @@
+"""Terms: comprehensions over named axes. A term is a scalar expression with free axes.
+
+    matmul          sum(r0, load(a, [d0, r0]) * load(b, [r0, d1]))
+    broadcast       an axis that does not occur
+    a view          gone: it is an index expression inside a load
+
+Terms are interned, so equal terms are one object and a dictionary memoises on identity. The
+constructor `term` puts operands in canonical order and applies the exact laws that need no search.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from ..dialect import DTYPES, PRIMITIVES, DType
+from ..dialect.interpreter import convert
+from .index import Axis, Datum, Expr, substitute
+
+REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
+
+
+class Term:
+    """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, sum, max,
+    cast, bitcast, select, div; `attr` is what the op needs besides `args`:
+
+    load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
+    expression); const: its canonical text; sum, max: the axis.
+    """
+
+    __slots__ = ("__dict__", "args", "attr", "axes", "dtype", "op")
+
+    def __init__(self, op: str, args: tuple[Term, ...], attr: Any, dtype: DType):
+        self.op, self.args, self.attr, self.dtype = op, args, attr, dtype
+        axes: frozenset[Axis] = frozenset().union(*(a.axes for a in args))
+        for expr in self.indices:
+            axes |= expr.axes
+        self.axes = axes - {attr} if op in REDUCTIONS else axes
+
+    @property
+    def indices(self) -> tuple[Expr, ...]:
+        """The index expressions in `attr`."""
+        if self.op == "load":
+            return self.attr[1]
+        if self.op == "table":
+            return (self.attr[1],)
+        return (self.attr,) if self.op in ("index", "nonneg") else ()
+
+    @cached_property
+    def children(self) -> tuple[Term, ...]:
+        """The operands, and the terms that index expressions read."""
+        found = dict.fromkeys(self.args)
+        for expr in self.indices:
+            found.update(dict.fromkeys(expr.data))
+        return tuple(found)
+
+    @property
+    def value(self) -> Any:
+        """The number of a `const`."""
+        assert self.op == "const"
+        return parse_constant(self.attr, self.dtype)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the structure, the same in every process: a canonical order and name."""
+        attr = f"{self.attr[0]}{list(map(str, self.indices))}" if self.op == "load" else self.attr
+        words = [self.op, self.dtype.name, str(attr), *(a.digest for a in self.args)]
+        return blake2b("|".join(words).encode(), digest_size=10).hexdigest()
+
+    @cached_property
+    def text(self) -> str:
+        """One line for people; it repeats shared parts."""
+        if self.op == "const":
+            return f"{self.attr}:{self.dtype.mlir}"
+        if self.op == "load":
+            return f"{self.attr[0]}[{', '.join(map(str, self.attr[1]))}]"
+        words = [str(self.attr)] if self.op in ("index", "nonneg", "sum", "max", "table") else []
+        words += [a.text for a in self.args]
+        name = f"{self.op}.{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else self.op
+        return f"{name}({', '.join(words)})"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text if len(self.text) < 200 else self.text[:197] + "..."
+
+
+_INTERNED: dict[tuple, Term] = {}
+
+
+def _intern(op: str, args: tuple[Term, ...], attr: Any, dtype: DType) -> Term:
+    key = (op, args, attr, dtype.name)
+    found = _INTERNED.get(key)
+    if found is None:
+        found = _INTERNED[key] = Term(op, args, attr, dtype)
+    return found
+
+
+# --- constructors -------------------------------------------------------------------------------
+
+
+def constant(value: Any, dtype: DType) -> Term:
+    """A scalar constant, rounded to its dtype."""
+    with np.errstate(all="ignore"):
+        exact = np.asarray(value).astype(dtype.numpy)
+    if dtype.is_float:
+        number = float(exact)
+        text = "nan" if number != number else number.hex()
+    else:
+        text = str(int(exact))
+    return _intern("const", (), text, dtype)
+
+
+def parse_constant(text: str, dtype: DType) -> Any:
+    """The number in a constant's canonical text."""
+    if dtype.is_float:
+        return float("nan") if text == "nan" else float.fromhex(text)
+    return bool(int(text)) if dtype.kind == "bool" else int(text)
+
+
+def load(buffer: str, index: tuple[Expr, ...], shape: tuple[int, ...], dtype: DType) -> Term:
+    """The element of a buffer at an index; an index outside it reads some element of it."""
+    return _intern("load", (), (buffer, index, shape), dtype)
+
+
+def table(values: np.ndarray, expr: Expr, dtype: DType) -> Term:
+    """An element of a small constant array, by its row-major position."""
+    if not expr.parts:
+        return constant(values.reshape(-1)[expr.constant], dtype)
+    texts = tuple(constant(v, dtype).attr for v in values.reshape(-1))
+    return _intern("table", (), (texts, expr), dtype)
+
+
+def index(expr: Expr, dtype: DType) -> Term:
+    """The value of an index expression."""
+    plain = Expr(expr.constant, tuple(p for p in expr.parts if not isinstance(p[0], Datum)))
+    value = _intern("index", (), plain, dtype) if plain.parts else constant(plain.constant, dtype)
+    for atom, c in expr.parts:
+        if isinstance(atom, Datum):
+            scaled = apply("mul", cast(atom.term, dtype), constant(c, dtype))
+            value = apply("add", value, scaled)
+    return value
+
+
+def nonneg(expr: Expr) -> Term:
+    """Whether an index expression is 0 or more."""
+    low, high = expr.range
+    if low >= 0 or high < 0:
+        return constant(low >= 0, DTYPES["bool"])
+    if expr.constant == -1 and len(expr.parts) == 1 and expr.parts[0][1] == 1 and expr.data:
+        datum = expr.data[0]
+        if datum.dtype.kind == "bool":  # the condition of a select: s0 - 1 >= 0
+            return datum
+    return _intern("nonneg", (), expr, DTYPES["bool"])
+
+
+def reduction(op: str, axis: Axis, body: Term) -> Term:
+    """`sum` or `max` of a term over an axis."""
+    if axis.size == 0:
+        row = PRIMITIVES[REDUCTIONS[op]]
+        return constant(row.identity if row.identity is not None else body.dtype.lowest, body.dtype)
+    return _intern(op, (body,), axis, body.dtype)
+
+
+def cast(x: Term, dtype: DType) -> Term:
+    """A term's value in another dtype."""
+    if x.dtype == dtype:
+        return x
+    if x.op == "const":
+        return constant(convert(np.asarray(x.value, x.dtype.numpy), x.dtype.numpy, dtype.numpy), dtype)
+    if x.op == "cast" and x.args[0].dtype == dtype and widens(dtype, x.dtype):
+        return x.args[0]
+    if x.op == "mul" and x.dtype.name == "float64" and dtype.is_float and dtype.bits < 64:
+        narrow = _narrow_quotient(x, dtype)
+        if narrow is not None:
+            return narrow
+    return _intern("cast", (x,), None, dtype)
+
+
+def widens(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is one of `target`, so that casting there and back is exact."""
+    if source.kind == "bool":
+        return True
+    if source.is_float and target.is_float:
+        exact = {"float16": ("float32", "float64"), "bfloat16": ("float32", "float64")}
+        return target.name in exact.get(source.name, ("float64",)) and source.bits < target.bits
+    if not source.is_float and target.is_float:
+        digits = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}[target.name]
+        return source.bits <= digits
+    if source.is_float:
+        return False
+    wider = source.bits < target.bits
+    return wider and (target.kind == "int" or source.kind == "uint")
+
+
+def _narrow_quotient(product: Term, dtype: DType) -> Term | None:
+    """cast(cast64(a) * recip(cast64(b))) = a / b, correctly rounded, where a and b are of `dtype`.
+
+    A float64 product with a rounded reciprocal is within 2^-51.4 of a/b, while a/b is at least
+    2^-49 away, relatively, from every midpoint between two float32 numbers: rounding it to float32
+    (or narrower) gives the rounded quotient.
+    """
+    for x, y in (product.args, product.args[::-1]):
+        if y.op != "recip":
+            continue
+        a, b = _narrowed(x, dtype), _narrowed(y.args[0], dtype)
+        if a is not None and b is not None:
+            return _intern("div", (a, b), None, dtype)
+    return None
+
+
+def _narrowed(x: Term, dtype: DType) -> Term | None:
+    """The term of `dtype` that `x` is the exact widening of, if there is one."""
+    if x.op == "cast" and x.args[0].dtype == dtype:
+        return x.args[0]
+    if x.op == "const":
+        narrow = constant(x.value, dtype)
+        same = narrow.value == x.value or narrow.value != narrow.value
+        return narrow if same else None
+    return None
+
+
+def select(condition: Term, a: Term, b: Term) -> Term:
+    """`a` where the condition holds, else `b`."""
+    if condition.op == "const":
+        return a if condition.value else b
+    return a if a is b else _intern("select", (condition, a, b), None, a.dtype)
+
+
+def bitcast(x: Term, dtype: DType) -> Term:
+    """A term's bits read as another dtype."""
+    return x if x.dtype == dtype else _intern("bitcast", (x,), None, dtype)
+
+
+def apply(op: str, *args: Term) -> Term:
+    """A unary or binary primitive, or `div`. Constants fold; commutative operands are ordered."""
+    if op == "div":
+        return _intern("div", args, None, args[0].dtype)
+    row = PRIMITIVES[op]
+    kind = args[0].dtype
+    result = DTYPES["bool"] if row.gives_bool else kind
+    if all(a.op == "const" for a in args):
+        return _fold(op, args, result)
+    if op == "mul":
+        for x, y in (args, args[::-1]):
+            if y.op == "const" and y.value == 1:
+                return x
+    if op == "add" and not kind.is_float:
+        for x, y in (args, args[::-1]):
+            if y.op == "const" and y.value == 0:
+                return x
+    if kind.name == "bool" and op == "mul":
+        for x, y in (args, args[::-1]):
+            if y.op == "const" and not y.value:
+                return y
+    if row.commutative and args[1].digest < args[0].digest:
+        args = (args[1], args[0])
+    return _intern(op, args, None, result)
+
+
+def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
+    meaning = PRIMITIVES[op].meaning
+    assert meaning is not None
+    kind = args[0].dtype
+    wide = np.dtype(np.float32) if kind.is_float and kind.bits == 16 else kind.numpy
+    with np.errstate(all="ignore"):
+        arrays = [np.asarray(a.value, kind.numpy).astype(wide).reshape(1) for a in args]
+        return constant(np.asarray(meaning(*arrays)).reshape(-1)[0], result)
+
+
+def rebuild(x: Term, children: dict[Term, Term]) -> Term:
+    """`x` with each of its children replaced by its entry in `children`."""
+    if all(children.get(c, c) is c for c in x.children):
+        return x
+    args = tuple(children.get(a, a) for a in x.args)
+
+    def moved(expr: Expr) -> Expr:
+        return substitute(expr, {}, lambda t: children.get(t, t)) if expr.data else expr
+
+    if x.op == "load":
+        return load(x.attr[0], tuple(map(moved, x.attr[1])), x.attr[2], x.dtype)
+    if x.op == "table":
+        return _intern("table", (), (x.attr[0], moved(x.attr[1])), x.dtype)
+    if x.op == "index":
+        return index(moved(x.attr), x.dtype)
+    if x.op == "nonneg":
+        return nonneg(moved(x.attr))
+    if x.op in REDUCTIONS:
+        return reduction(x.op, x.attr, args[0])
+    if x.op in ("cast", "bitcast"):
+        return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
+    return select(*args) if x.op == "select" else apply(x.op, *args)
+
+
+def postorder(roots: list[Term]) -> list[Term]:
+    """Every term below the roots once, children before parents."""
+    seen: set[Term] = set()
+    order: list[Term] = []
+    stack = [(t, False) for t in reversed(roots)]
+    while stack:
+        x, done = stack.pop()
+        if done:
+            order.append(x)
+        elif x not in seen:
+            seen.add(x)
+            stack.append((x, True))
+            stack.extend((c, False) for c in reversed(x.children))
+    return order

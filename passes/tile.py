@@ -1,0 +1,594 @@
+"""`dodeca-tile`: from a kernel and its schedule to a tile program in upstream MLIR.
+
+In: a function in the dodeca dialect (its schedule an attribute, else the cost model's best). Out: a
+function over memrefs in `scf`, `arith`, `math`, `vector` and `memref`. Every part of the kernel's
+term is one tile value: a vector whose dimensions are the part's axes that have a tile of more than
+1, a scalar if there is none.
+
+    func.func @k(%a0: memref<64x32xf32>, %a1: memref<64xf32>, %begin: index, %end: index) {
+      scf.for %program = %begin to %end step %c1 { ... }         the grid of a CPU
+      memref's last axis is the vector's: vector.load, arith, scf.for over reductions, vector.store
+
+On a GPU the function is a `gpu.func` and a program is a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from mlir import ir
+from mlir.dialects import arith, gpu, memref, scf, vector
+
+from ..dialect import DTYPES, DType, TensorType
+from ..dialect.errors import CompileError
+from . import cost, expand, terms
+from .comprehend import Comprehension, output_axes, static_shape
+from .cost import contiguous_along, inner_level, top_level
+from .fuse import SCHEDULE, entry_function, read_schedule
+from .index import Axis, Datum, Expr, Quotient
+from .placement import Level, Walker, deep_recursion
+from .registry import register
+from .schedule import Schedule, schedules
+from .targets import Target, find_target
+from .terms import REDUCTIONS, Term
+
+GRID = "dodeca.grid"  # on a tile function: how many programs there are
+INT64 = DTYPES["int64"]
+ACCUMULATE = {"float16": "float32", "bfloat16": "float32"}
+
+
+@dataclass(frozen=True)
+class TileOptions:
+    """For which target, and whether multiplication and addition may be one fused operation."""
+
+    target: str = "cpu"
+    precision: str = "fast"
+
+
+@register("dodeca-tile", "Turns kernels into tile programs", TileOptions)
+def _tile_pass(module: ir.Operation, options: TileOptions) -> None:
+    body = module.regions[0].blocks[0]
+    target = find_target(options.target)
+    kernels = [op.operation for op in body.operations if op.operation.name == "func.func"]
+    if len(kernels) > 1:
+        kernels = [k for k in kernels if k is not entry_function(module)]
+    made = [tile(kernel, target, options.precision) for kernel in kernels]
+    for op in list(body.operations):
+        op.operation.erase()
+    for other in made:
+        for op in list(other.body.operations):
+            op.operation.detach_from_parent()
+            body.append(op.operation)
+    if target.is_gpu:
+        module.attributes["gpu.container_module"] = ir.UnitAttr.get()
+
+
+@dataclass(frozen=True)
+class KernelTerm:
+    """A kernel read from its function: what it stores, where, and from which buffers."""
+
+    name: str
+    term: Term
+    axes: tuple[Axis, ...]
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+
+
+def read_kernel(function: ir.Operation) -> KernelTerm:
+    """The term of a kernel function with one result."""
+    block = function.regions[0].blocks[0]
+    results = list(block.operations[len(block.operations) - 1].operands)
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    if len(results) != 1:
+        raise CompileError(f"kernel {name} has {len(results)} results; a kernel has one")
+    names = {v: f"a{i}" for i, v in enumerate(block.arguments)}
+    term = Comprehension(names.get).whole(results[0])
+    inputs = tuple(TensorType.of(v) for v in block.arguments)
+    axes = output_axes(static_shape(results[0]))
+    return KernelTerm(name, term, axes, inputs, TensorType.of(results[0]))
+
+
+def kernel_schedule(function: ir.Operation, kernel: KernelTerm, target: Target, strict: bool) -> Schedule:
+    """The schedule in the function's attribute, or the cost model's best."""
+    if SCHEDULE in function.attributes:
+        return read_schedule(function.attributes[SCHEDULE], kernel.axes)
+    found = schedules(kernel.axes, kernel.term, target, strict)
+    return min(
+        found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target).seconds
+    )
+
+
+def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
+    """The tile program of one kernel function, in a module of its own."""
+    with function.context, function.location:
+        kernel = read_kernel(function)
+        schedule = kernel_schedule(function, kernel, target, precision == "strict")
+        module, block, arguments = _shell(kernel, schedule, target)
+        emitter = _Emitter(kernel, schedule, arguments, contract=precision == "fast")
+        with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
+            emitter.run(block, target)
+    return module
+
+
+def memory_type(kind: TensorType) -> str:
+    """The memref of a buffer; a bool takes a byte, and integers have no sign in memory."""
+    element = {"bool": "i8", "uint8": "i8"}.get(kind.dtype.name, kind.dtype.mlir)
+    return "memref<" + "".join(f"{size}x" for size in kind.shape) + element + ">"
+
+
+def _shell(
+    kernel: KernelTerm, schedule: Schedule, target: Target
+) -> tuple[ir.Module, ir.Block, dict[str, ir.Value]]:
+    """An empty function with the kernel's arguments."""
+    kinds = [*kernel.inputs, kernel.output]
+    names = [f"%a{i}: {memory_type(k)} {{llvm.noalias}}" for i, k in enumerate(kinds)]
+    grid = f"{GRID} = {schedule.programs(kernel.axes)} : i64"
+    if target.is_gpu:
+        names = [n.replace(" {llvm.noalias}", "") for n in names]
+        text = (
+            f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ gpu.func "
+            f"@{kernel.name}({', '.join(names)}) kernel attributes {{{grid}, known_block_size = "
+            f"array<i32: {target.block}, 1, 1>}} {{ gpu.return }} }} }}"
+        )
+    else:
+        names += ["%begin: index", "%end: index"]
+        text = (
+            f"func.func @{kernel.name}({', '.join(names)}) attributes {{{grid}}} {{ func.return }}"
+        )
+    module = ir.Module.parse(text)
+    op = module.body.operations[0]
+    if target.is_gpu:
+        op = op.regions[0].blocks[0].operations[0]
+    block = op.regions[0].blocks[0]
+    return module, block, {f"a{i}": block.arguments[i] for i in range(len(kinds))}
+
+
+# --- emission -----------------------------------------------------------------------------------
+
+
+def _index(value: int) -> ir.Value:
+    return arith.constant(ir.IndexType.get(), value)
+
+
+def _add(x: ir.Value, offset: int) -> ir.Value:
+    return arith.addi(x, _index(offset)) if offset else x
+
+
+class _Emitter(Walker):
+    """Emits the tile program at the current insertion point."""
+
+    def __init__(
+        self, kernel: KernelTerm, schedule: Schedule, arguments: dict[str, ir.Value], contract: bool
+    ):
+        super().__init__(schedule, kernel.axes)
+        self.kernel = kernel
+        self.arguments = arguments
+        self.output = arguments[f"a{len(kernel.inputs)}"]
+        self.contract = contract
+
+    def run(self, block: ir.Block, target: Target) -> None:
+        """The grid, the serial loops, and the store."""
+        if target.is_gpu:
+            program = _gpu_program(target.block)
+            limit = _index(self.schedule.programs(self.axes))
+            inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, program, limit))
+            with ir.InsertionPoint(inside.then_block):
+                self._program(program)
+                scf.YieldOp([])
+            return
+        begin, end = block.arguments[len(block.arguments) - 2], block.arguments[len(block.arguments) - 1]
+        loop = scf.ForOp(begin, end, _index(1))
+        with ir.InsertionPoint(loop.body):
+            self._program(loop.induction_variable)
+            scf.YieldOp([])
+
+    def _program(self, program: ir.Value) -> None:
+        levels = top_level(self.schedule, self.axes)
+        origins = self._block_origins(program)
+        first = [a for a in self.axes if a.name not in self.schedule.order]
+        levels[0].data["origin"] = {a: origins[a] for a in first}
+        self._serial(levels, 0, origins)
+
+    def _block_origins(self, program: ir.Value) -> dict[Axis, ir.Value]:
+        """Where this program's block starts along each axis; the last one ends at the edge."""
+        origins: dict[Axis, ir.Value] = {}
+        for axis in reversed(self.axes):
+            block = self.schedule.block(axis)
+            count = -(-axis.size // block)
+            if count == 1:
+                origins[axis] = _index(0)
+                continue
+            number = arith.remui(program, _index(count))
+            program = arith.divui(program, _index(count))
+            start = arith.muli(number, _index(block)) if block > 1 else number
+            if axis.size % block:
+                start = arith.minui(start, _index(axis.size - block))
+            origins[axis] = start
+        return origins
+
+    def _serial(self, levels: list[Level], depth: int, origins: dict[Axis, ir.Value]) -> None:
+        """The serial loops from `depth` on; in the innermost, the value and its store."""
+        level = levels[depth]
+        if depth == len(levels) - 1:
+            self._store(self.value(self.kernel.term, level), level)
+            return
+        axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
+        block, step = self.schedule.block(axis), self.schedule.tile(axis)
+        loop = scf.ForOp(_index(0), _index(block), _index(step))
+        inner = levels[depth + 1]
+        inner.data["loop"] = loop
+        with ir.InsertionPoint(loop.body):
+            start = loop.induction_variable
+            if block % step:
+                start = arith.minui(start, _index(block - step))
+            start = arith.addi(origins[axis], start)
+            inner.data["origin"] = {**level.data["origin"], axis: start}
+            self._serial(levels, depth + 1, origins)
+            scf.YieldOp([])
+
+    @contextmanager
+    def inside(self, home: Level, level: Level) -> Iterator[None]:
+        """Emit before the loop that leads from `home` to `level`."""
+        loop = None
+        while level is not home and level.parent is not None:
+            loop = level.data.get("loop", loop)
+            level = level.parent
+        if loop is None:
+            yield
+            return
+        with ir.InsertionPoint(loop):
+            yield
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def node(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+        if term.op == "load":
+            return self._load(term, args, level)
+        if term.op == "const":
+            return expand.constant(term.value, term.dtype.name, ())
+        if term.op in ("index", "nonneg"):
+            return self._expression(term, args, level)
+        if term.op == "table":
+            return self._table(term, args, level)
+        dims = level.shape(term.axes)
+        values = [self._spread(args[a], level.shape(a.axes), dims, level) for a in term.args]
+        kind = term.args[0].dtype.name
+        if term.op == "cast":
+            return expand.cast(values[0], kind, term.dtype.name)
+        if term.op == "bitcast":
+            return expand.bitcast(values[0], kind, term.dtype.name)
+        return expand.emit(
+            term.op, values, term.dtype.name if term.op == "select" else kind, contract=self.contract
+        )
+
+    def _type(self, dtype: DType, dims: Sequence[Axis], level: Level) -> ir.Type:
+        """The type of a tile value with these dimensions."""
+        element = ir.Type.parse({"uint8": "i8"}.get(dtype.name, dtype.mlir))
+        return ir.VectorType.get([level.tiles[a] for a in dims], element) if dims else element
+
+    def _spread(
+        self, value: ir.Value, have: tuple[Axis, ...], want: tuple[Axis, ...], level: Level
+    ) -> ir.Value:
+        """A tile value with the dimensions `have`, repeated along those that it lacks."""
+        if have == want:
+            return value
+        element = value.type.element_type if isinstance(value.type, ir.VectorType) else value.type
+        whole = ir.VectorType.get([level.tiles[a] for a in want], element)
+        if have:
+            first = want.index(have[0])
+            sizes = [level.tiles[a] if a in have else 1 for a in want[first:]]
+            if len(sizes) != len(have):
+                value = vector.shape_cast(ir.VectorType.get(sizes, element), value)
+        return vector.broadcast(whole, value)
+
+    # --- loads and stores ---------------------------------------------------------------------
+
+    def _load(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+        name, index, shape = term.attr
+        source = self.arguments[name]
+        dims = level.shape(term.axes)
+        place = _Place(self, index, shape, args, level)
+        if not dims:
+            return self._from_memory(memref.load(source, place.at({})), term.dtype)
+        last = dims[-1]
+        inside = all(0 <= e.range[0] and e.range[1] < n for e, n in zip(index, shape, strict=True))
+        row_type = ir.VectorType.get([level.tiles[last]], source.type.element_type)
+        whole = ir.VectorType.get([level.tiles[a] for a in dims], source.type.element_type)
+        rows: list[ir.Value] = []
+        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
+            offsets = dict(zip(dims[:-1], position, strict=True))
+            if inside and contiguous_along(index, last):
+                rows.append(vector.load(row_type, source, place.at(offsets)))
+            else:
+                elements = [
+                    memref.load(source, place.at({**offsets, last: n})) for n in range(level.tiles[last])
+                ]
+                rows.append(vector.from_elements(row_type, elements))
+        return self._from_memory(self._stack(rows, dims, whole, level), term.dtype)
+
+    def _stack(
+        self, rows: list[ir.Value], dims: tuple[Axis, ...], whole: ir.VectorType, level: Level
+    ) -> ir.Value:
+        """A tile from its rows along the last dimension."""
+        if len(dims) == 1:
+            return rows[0]
+        zero = 0.0 if isinstance(whole.element_type, ir.FloatType) else 0
+        attribute = (ir.FloatAttr if zero == 0.0 and isinstance(zero, float) else ir.IntegerAttr).get(
+            whole.element_type, zero
+        )
+        value = arith.constant(whole, ir.DenseElementsAttr.get_splat(whole, attribute))
+        positions = product(*(range(level.tiles[a]) for a in dims[:-1]))
+        for row, position in zip(rows, positions, strict=True):
+            value = vector.insert(row, value, [], list(position))
+        return value
+
+    def _from_memory(self, value: ir.Value, dtype: DType) -> ir.Value:
+        """A bool is a byte in memory."""
+        return expand.cast(value, "int8", "bool") if dtype.kind == "bool" else value
+
+    def _store(self, value: ir.Value, level: Level) -> None:
+        term = self.kernel.term
+        if term.dtype.kind == "bool":
+            value = expand.cast(value, "bool", "int8")
+        dims = level.shape(frozenset(self.axes))
+        value = self._spread(value, level.shape(term.axes), dims, level)
+        shape = tuple(a.size for a in self.axes)
+        index = tuple(Expr(0, ((a, 1),)) if a.size != 1 else Expr(0) for a in self.axes)
+        place = _Place(self, index, shape, {}, level)
+        if not dims:
+            memref.store(value, self.output, place.at({}))
+            return
+        last = dims[-1]
+        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
+            offsets = dict(zip(dims[:-1], position, strict=True))
+            row = vector.extract(value, [], list(position)) if position else value
+            if contiguous_along(index, last):
+                vector.store(row, self.output, place.at(offsets))
+                continue
+            for n in range(level.tiles[last]):
+                element = vector.extract(row, [], [n])
+                memref.store(element, self.output, place.at({**offsets, last: n}))
+
+    # --- index expressions as values ----------------------------------------------------------
+
+    def _expression(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+        """`index` and `nonneg`: integer arithmetic on 64-bit tiles."""
+        dims = level.shape(term.axes)
+        value = self._integer(term.attr, args, dims, level)
+        if term.op == "nonneg":
+            zero = self._spread(expand.constant(0, "int64", ()), (), dims, level)
+            return arith.cmpi(arith.CmpIPredicate.sge, value, zero)
+        return expand.cast(value, "int64", term.dtype.name)
+
+    def _integer(
+        self, expr: Expr, args: dict[Term, Any], dims: tuple[Axis, ...], level: Level
+    ) -> ir.Value:
+        total = self._spread(expand.constant(expr.constant, "int64", ()), (), dims, level)
+        for atom, c in expr.parts:
+            if isinstance(atom, Axis):
+                piece = self._axis_values(atom, dims, level)
+            elif isinstance(atom, Quotient):
+                inner = self._integer(atom.expr, args, dims, level)
+                by = self._spread(expand.constant(atom.divisor, "int64", ()), (), dims, level)
+                unsigned = atom.expr.range[0] >= 0
+                piece = (arith.divui if unsigned else arith.floordivsi)(inner, by)
+            else:
+                datum = expand.cast(args[atom.term], atom.term.dtype.name, "int64")
+                piece = self._spread(datum, level.shape(atom.term.axes), dims, level)
+            factor = self._spread(expand.constant(c, "int64", ()), (), dims, level)
+            total = arith.addi(total, piece if c == 1 else arith.muli(piece, factor))
+        return total
+
+    def _axis_values(self, axis: Axis, dims: tuple[Axis, ...], level: Level) -> ir.Value:
+        """The positions along an axis that a tile covers."""
+        start = arith.index_cast(ir.IntegerType.get_signless(64), level.data["origin"][axis])
+        start = self._spread(start, (), dims, level)
+        if axis not in dims:
+            return start
+        steps = ir.DenseElementsAttr.get(np.arange(level.tiles[axis], dtype=np.int64))
+        line = arith.constant(self._type(INT64, (axis,), level), _as_vector(steps))
+        return arith.addi(start, self._spread(line, (axis,), dims, level))
+
+    def _table(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+        """A small constant array, held in a vector that is read at a computed place."""
+        texts, expr = term.attr
+        numbers = [terms.parse_constant(text, term.dtype) for text in texts]
+        line = _constant_vector(numbers, term.dtype)
+        dims = level.shape(term.axes)
+        place = _Place(self, (expr,), (len(texts),), args, level)
+
+        def element(offsets: dict[Axis, int]) -> ir.Value:
+            return vector.extract(line, place.at(offsets), [ir.ShapedType.get_dynamic_size()])
+
+        if not dims:
+            return element({})
+        rows = []
+        row_type = self._type(term.dtype, dims[-1:], level)
+        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
+            offsets = dict(zip(dims[:-1], position, strict=True))
+            elements = [element({**offsets, dims[-1]: n}) for n in range(level.tiles[dims[-1]])]
+            rows.append(vector.from_elements(row_type, elements))
+        return self._stack(rows, dims, self._type(term.dtype, dims, level), level)
+
+    # --- reductions ---------------------------------------------------------------------------
+
+    def reduce(self, term: Term, level: Level) -> ir.Value:
+        """A loop that accumulates tiles, then what is left of the axis, then the tile's own axis."""
+        axis: Axis = term.attr
+        step = self.reduction_tile(term, level)
+        whole, rest = axis.size // step, axis.size % step
+        result = self._accumulate(term, level, step, 0, whole)
+        if rest:
+            more = self._accumulate(term, level, rest, whole * step, 1)
+            result = self._combine(term, [result, more])
+        return expand.cast(result, self._kind(term), term.dtype.name)
+
+    def _kind(self, term: Term) -> str:
+        """The dtype of an accumulator: sums of 16-bit floats are kept in float32."""
+        return ACCUMULATE.get(term.dtype.name, term.dtype.name) if term.op == "sum" else term.dtype.name
+
+    def _combine(self, term: Term, values: list[ir.Value]) -> ir.Value:
+        name = "add" if term.op == "sum" else "max"
+        return expand.emit(name, values, self._kind(term), contract=self.contract)
+
+    def _accumulate(self, term: Term, level: Level, step: int, start: int, turns: int) -> ir.Value:
+        """`turns` tiles of `step` elements from `start`, reduced to a value without the axis."""
+        axis, body = term.attr, term.args[0]
+        inner = inner_level(level, axis, step)
+        dims = inner.shape(body.axes | {axis})
+        kind = self._kind(term)
+
+        def turn(accumulator: ir.Value) -> ir.Value:
+            value = expand.cast(self.value(body, inner), term.dtype.name, kind)
+            value = self._spread(value, inner.shape(body.axes), dims, inner)
+            return self._combine(term, [accumulator, value])
+
+        first = expand.constant(
+            expand.identity(REDUCTIONS[term.op], kind), kind, tuple(inner.tiles[a] for a in dims)
+        )
+        if turns == 1:
+            inner.data["origin"] = {**level.data["origin"], axis: _index(start)}
+            total = turn(first)
+        else:
+            loop = scf.ForOp(_index(start), _index(start + turns * step), _index(step), [first])
+            inner.data["loop"] = loop
+            inner.data["origin"] = {**level.data["origin"], axis: loop.induction_variable}
+            with ir.InsertionPoint(loop.body):
+                scf.YieldOp([turn(loop.inner_iter_args[0])])
+            total = loop.results[0]
+        return self._fold_last(term, total, dims) if step > 1 else total
+
+    def _fold_last(self, term: Term, value: ir.Value, dims: tuple[Axis, ...]) -> ir.Value:
+        """Reduce the last dimension by halves."""
+        if not dims or dims[-1] != term.attr:
+            raise CompileError(f"a reduced axis must be the last of its tile: {term}")
+        sizes = list(value.type.shape)
+        while sizes[-1] > 1:
+            half = sizes[-1] // 2
+            parts = [_slice(value, sizes, 0, half), _slice(value, sizes, half, half)]
+            folded = self._combine(term, parts)
+            if sizes[-1] % 2:
+                one = _slice(value, sizes, sizes[-1] - 1, 1)
+                first = self._combine(term, [_slice(folded, [*sizes[:-1], half], 0, 1), one])
+                if half == 1:
+                    folded = first
+                else:
+                    rest = _slice(folded, [*sizes[:-1], half], 1, half - 1)
+                    folded = _join(first, rest, [*sizes[:-1], half])
+            value, sizes = folded, [*sizes[:-1], half]
+        element = value.type.element_type
+        if len(sizes) == 1:
+            return vector.extract(value, [], [0])
+        return vector.shape_cast(ir.VectorType.get(sizes[:-1], element), value)
+
+
+def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value:
+    """`size` elements of the last dimension."""
+    element = value.type.element_type
+    result = ir.VectorType.get([*sizes[:-1], size], element)
+    ones = [1] * len(sizes)
+    offsets = [0] * (len(sizes) - 1) + [start]
+    return vector.extract_strided_slice(result, value, offsets, [*sizes[:-1], size], ones)
+
+
+def _join(first: ir.Value, rest: ir.Value, sizes: list[int]) -> ir.Value:
+    """Two tiles side by side along the last dimension."""
+    result = ir.VectorType.get(sizes, first.type.element_type)
+    value = vector.broadcast(result, first)
+    ones, offsets = [1] * len(sizes), [0] * (len(sizes) - 1) + [1]
+    return vector.insert_strided_slice(rest, value, offsets, ones)
+
+
+def _as_vector(elements: ir.Attribute) -> ir.Attribute:
+    """Dense elements of a tensor type as those of the vector type of the same shape."""
+    kind = ir.DenseElementsAttr(elements).type
+    shape = [kind.get_dim_size(i) for i in range(kind.rank)]
+    array = np.array(ir.DenseElementsAttr(elements))
+    return ir.DenseElementsAttr.get(array, type=ir.VectorType.get(shape, kind.element_type))
+
+
+def _constant_vector(numbers: list, dtype: DType) -> ir.Value:
+    values = [expand.constant(n, dtype.name, ()) for n in numbers]
+    kind = ir.VectorType.get([len(numbers)], values[0].type)
+    return vector.from_elements(kind, values)
+
+
+def _gpu_program(block: int) -> ir.Value:
+    """The number of this thread in the whole launch; the size of a block is fixed."""
+    x = gpu.Dimension.x
+    return arith.addi(arith.muli(gpu.block_id(x), _index(block)), gpu.thread_id(x))
+
+
+class _Place:
+    """The coordinates of an element of a buffer, for any place in a tile."""
+
+    def __init__(
+        self,
+        emitter: _Emitter,
+        index: tuple[Expr, ...],
+        shape: tuple[int, ...],
+        args: dict[Term, Any],
+        level: Level,
+    ):
+        self.emitter, self.args, self.level = emitter, args, level
+        self.index, self.shape = index, shape
+        self.bases = [self._base(e) for e in index]
+
+    def _base(self, expr: Expr) -> ir.Value | None:
+        """The coordinate at the tile's origin, if neighbours lie at fixed distances from it."""
+        if all(isinstance(atom, Axis) for atom, _ in expr.parts):
+            return self._value(Expr(0, expr.parts), {})
+        return None
+
+    def at(self, offsets: dict[Axis, int]) -> list[ir.Value]:
+        """Coordinates at these offsets from the tile's origin, kept inside the buffer."""
+        return [
+            self._inside(e, n, base, offsets)
+            for e, n, base in zip(self.index, self.shape, self.bases, strict=True)
+        ]
+
+    def _inside(
+        self, expr: Expr, size: int, base: ir.Value | None, offsets: dict[Axis, int]
+    ) -> ir.Value:
+        if base is None:
+            value = self._value(expr, offsets)
+        else:
+            moved = sum(c * offsets.get(atom, 0) for atom, c in expr.parts if isinstance(atom, Axis))
+            value = _add(base, expr.constant + moved)
+        low, high = expr.range
+        if low < 0:
+            value = arith.maxsi(value, _index(0))
+        if high >= size:
+            value = arith.minsi(value, _index(size - 1))
+        return value
+
+    def _value(self, expr: Expr, offsets: dict[Axis, int]) -> ir.Value:
+        total: ir.Value | None = None
+        for atom, c in expr.parts:
+            if isinstance(atom, Axis):
+                piece = _add(self.level.data["origin"][atom], offsets.get(atom, 0))
+            elif isinstance(atom, Quotient):
+                inner = self._value(atom.expr, offsets)
+                unsigned = atom.expr.range[0] >= 0
+                piece = (arith.divui if unsigned else arith.floordivsi)(inner, _index(atom.divisor))
+            else:
+                piece = self._datum(atom, offsets)
+            scaled = piece if c == 1 else arith.muli(piece, _index(c))
+            total = scaled if total is None else arith.addi(total, scaled)
+        if total is None:
+            return _index(expr.constant)
+        return _add(total, expr.constant)
+
+    def _datum(self, atom: Datum, offsets: dict[Axis, int]) -> ir.Value:
+        """One element of the tile of an index that is data."""
+        value = self.args[atom.term]
+        dims = self.level.shape(atom.term.axes)
+        if dims:
+            value = vector.extract(value, [], [offsets.get(a, 0) for a in dims])
+        wide = expand.cast(value, atom.term.dtype.name, "int64")
+        return arith.index_cast(ir.IndexType.get(), wide)

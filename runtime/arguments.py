@@ -1,0 +1,146 @@
+"""What a caller hands in, checked against a buffer and made ready for a kernel: never cast.
+
+>>> as_array(2, Buffer((), "float32", "input"), "argument 0")
+array(2., dtype=float32)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..dialect.dtypes import BY_NUMPY, DTYPES
+from ..dialect.errors import ArgumentError
+from ..passes.program import Buffer, Program
+from .dlpack import from_dlpack
+from .memory import ALIGNMENT, aligned
+
+
+def as_array(value: Any, buffer: Buffer, where: str) -> np.ndarray:
+    """The value as a row-major, aligned array of the buffer's dtype and shape, copied if need be.
+
+    `where` names the value in an ArgumentError: 'argument 0', 'weight "w"'.
+    """
+    array = value if type(value) is np.ndarray else _converted(value, buffer, where)
+    if array.dtype != DTYPES[buffer.dtype].numpy or array.shape != buffer.shape:
+        raise ArgumentError(f"{where}: expected {describe(buffer)}, got {_described(array)}")
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        array = array.copy(order="C")
+    return array
+
+
+def _converted(value: Any, buffer: Buffer, where: str) -> np.ndarray:
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if isinstance(value, bool | int | float) and buffer.shape == ():
+        return _scalar(value, buffer, where)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return from_dlpack(value)
+        except (ValueError, RuntimeError, BufferError, TypeError) as error:
+            text = f"{where}: a {type(value).__name__} that cannot be used as it is: {error}"
+            raise ArgumentError(text) from error
+    got = f"the number {value!r}" if isinstance(value, bool | int | float) else type(value).__name__
+    raise ArgumentError(f"{where}: expected {describe(buffer)}, got {got}")
+
+
+def _scalar(value: bool | int | float, buffer: Buffer, where: str) -> np.ndarray:
+    """A Python number as a 0-d array, if the dtype holds it (a float may be rounded)."""
+    row = DTYPES[buffer.dtype]
+    if row.kind == "bool":
+        fits = isinstance(value, bool)
+    elif isinstance(value, bool):
+        fits = False
+    elif row.is_float:
+        limit = float(ml_dtypes.finfo(row.numpy).max)
+        fits = abs(value) <= limit or value in (math.inf, -math.inf) or value != value
+    else:
+        info = np.iinfo(row.numpy)
+        fits = isinstance(value, int) and int(info.min) <= value <= int(info.max)
+    if not fits:
+        raise ArgumentError(f"{where}: expected {describe(buffer)}, which {value!r} does not fit")
+    return np.array(float(value) if row.is_float else value, row.numpy)
+
+
+def describe(buffer: Buffer) -> str:
+    """A buffer's dtype and shape in words."""
+    return f"a {buffer.dtype} number" if buffer.shape == () else f"{buffer.dtype} {buffer.shape}"
+
+
+def _described(array: np.ndarray) -> str:
+    row = BY_NUMPY.get(array.dtype)
+    return f"{row.name if row else array.dtype.str} {array.shape}"
+
+
+def name_of(buffer: Buffer, position: int) -> str:
+    """An argument as the user knows it."""
+    return f"argument {position} ({buffer.name!r})" if buffer.name else f"argument {position}"
+
+
+def take_inputs(program: Program, values: Sequence[Any]) -> dict[int, np.ndarray]:
+    """The caller's arguments by buffer id."""
+    if len(values) != len(program.inputs):
+        buffers = [program.buffers[index] for index in program.inputs]
+        names = [buffer.name or describe(buffer) for buffer in buffers]
+        wanted = f"{len(names)} ({', '.join(names)})" if names else "0"
+        raise ArgumentError(f"expected {wanted} arguments, got {len(values)}")
+    taken = {}
+    for position, (index, value) in enumerate(zip(program.inputs, values, strict=True)):
+        buffer = program.buffers[index]
+        taken[index] = as_array(value, buffer, name_of(buffer, position))
+    return taken
+
+
+def take_weights(program: Program, given: Mapping[str, Any]) -> dict[int, np.ndarray]:
+    """The weights by buffer id, at multiples of 64 bytes.
+
+    A read-only array that lies well already is shared, as weights mapped from a file are; any other
+    is copied, so that a later change to it by the caller is never seen.
+    """
+    taken = {}
+    for name, index in program.weights.items():
+        buffer = program.buffers[index]
+        where = f"weight {name!r}"
+        if name not in given:
+            raise ArgumentError(f"{where}: missing; expected {describe(buffer)}")
+        array = as_array(given[name], buffer, where)
+        shared = array is given[name] and not array.flags.writeable
+        if not shared or array.__array_interface__["data"][0] % ALIGNMENT:
+            held = new_array(buffer)
+            np.copyto(held, array)
+            array = held
+        taken[index] = array
+    return taken
+
+
+def new_array(buffer: Buffer, small: int = 0) -> np.ndarray:
+    """An uninitialised array for a buffer; with at least `small` bytes, at a multiple of 64."""
+    dtype = DTYPES[buffer.dtype].numpy
+    if buffer.bytes < small:
+        return np.empty(buffer.shape, dtype)
+    return aligned(buffer.bytes).view(dtype).reshape(buffer.shape)
+
+
+def take_outputs(program: Program, out: Any) -> list[np.ndarray] | None:
+    """The caller's `out=`: an array, or a flat sequence of arrays in the order of the results."""
+    if out is None:
+        return None
+    arrays = [out] if isinstance(out, np.ndarray) else list(out)
+    if len(arrays) != len(program.outputs):
+        raise ArgumentError(f"out: expected {len(program.outputs)} arrays, got {len(arrays)}")
+    for position, (index, array) in enumerate(zip(program.outputs, arrays, strict=True)):
+        buffer = program.buffers[index]
+        where = f"out[{position}]"
+        if not isinstance(array, np.ndarray):
+            got = type(array).__name__
+            raise ArgumentError(f"{where}: expected a numpy array to write into, got {got}")
+        if array.dtype != DTYPES[buffer.dtype].numpy or array.shape != buffer.shape:
+            raise ArgumentError(f"{where}: expected {describe(buffer)}, got {_described(array)}")
+        if not array.flags.writeable:
+            raise ArgumentError(f"{where}: the array is read-only")
+    return arrays

@@ -1,0 +1,188 @@
+"""A compiled program that can be called, looked into and saved.
+
+exe = Executable(program, weights={"w": w}, threads=2)
+y = exe(x)                      # a fresh array; exe(x, out=y) writes into one
+exe.plan[0], exe.scratch_bytes, exe.ir("text")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from ..dialect.errors import ArgumentError
+from ..passes.program import Buffer, Kernel, Program
+from .archive import save
+from .arguments import new_array, take_inputs, take_outputs, take_weights
+from .cpu import CpuRunner, thread_count
+from .device import no_launch
+from .memory import plan_memory
+from .report import report
+from .simulate import simulate
+
+STAGES = ("dodeca", "kernels", "tile", "llvm", "llvm_ir", "text")
+_SMALL = 4096  # bytes below which an output's alignment is not worth the time to arrange it
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One launch of the plan: `grid` blocks of `block` threads (on a CPU, `grid` programs)."""
+
+    kernel: str
+    grid: int
+    block: int
+    shared_bytes: int  # dynamic shared memory of a block
+    arguments: tuple[int, ...]  # buffer ids
+
+
+class Executable:
+    """A program, ready to be called from any number of Python threads.
+
+    `program` is what the compiler made; `weights` maps the names in `program.weights` to arrays;
+    `threads` defaults to OMP_NUM_THREADS or the cores of this process, and results do not depend on
+    it; `unflatten` makes the caller's result out of the list of result arrays.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, Any],
+        *,
+        threads: int | None = None,
+        unflatten: Callable[[list[np.ndarray]], Any] | None = None,
+    ):
+        self.program = program
+        self.target = program.target
+        self.threads = thread_count(threads)
+        self._unflatten = unflatten
+        self._memory = plan_memory(program, program.plan)
+        self._weights = take_weights(program, weights)
+        self._runner: CpuRunner | None = None
+        if program.target == "cpu":
+            self._runner = CpuRunner(program, self._weights, self._memory, self.threads)
+            self._weights = {}  # the runner keeps those that calls still need
+        inside = {*program.inputs, *program.weights.values()}
+        self._fresh = {
+            index
+            for index in program.outputs
+            if index not in inside and program.buffers[index].role != "prepared"
+        }
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, in the order of the program."""
+        return list(self.program.kernels.values())
+
+    @property
+    def plan(self) -> list[PlannedLaunch]:
+        """The launches of a call, in order."""
+        planned = []
+        for launch in self.program.plan:
+            kernel = self.program.kernels[launch.kernel]
+            shared = int(kernel.resources.get("dynamic_shared_bytes", 0))
+            planned.append(
+                PlannedLaunch(kernel.name, kernel.blocks, kernel.block, shared, launch.arguments)
+            )
+        return planned
+
+    @property
+    def buffers(self) -> dict[int, Buffer]:
+        """The buffers by id; each has `bytes`, `dtype`, `shape`, `role` and perhaps a `name`."""
+        return dict(enumerate(self.program.buffers))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The size of the arena that holds the scratch buffers of one call."""
+        return self._memory.bytes
+
+    def ir(self, stage: str) -> str:
+        """The code at a stage: "dodeca", "kernels", "tile", "llvm", "llvm_ir" or "text".
+
+        Where each kernel has its own, they follow each other, under a line with the kernel's name.
+        """
+        if stage not in STAGES:
+            raise ArgumentError(f"stage: expected one of {', '.join(STAGES)}; got {stage!r}")
+        if stage in self.program.stages:
+            return self.program.stages[stage]
+        mark = {"llvm_ir": ";", "text": "#" if self.target == "cpu" else "//"}.get(stage, "//")
+        parts = []
+        for kernel in self.kernels:
+            plain = {"llvm_ir": kernel.llvm_ir, "text": kernel.text}
+            text = plain.get(stage, kernel.stages.get(stage, ""))
+            parts.append(f"{mark} kernel {kernel.name}\n{text.rstrip()}\n")
+        return "\n".join(parts)
+
+    def report(self) -> str:
+        """What was made, as text: what each kernel does, buffers, memory, time to compile."""
+        return report(self.program, self.scratch_bytes, self.threads)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a folder with the code at every stage and a manifest.json; whole or not at all."""
+        save(self.program, self.scratch_bytes, path)
+
+    def simulate(self, *arrays: Any, reverse: bool = False) -> Any:
+        """Run a GPU program's plan on this CPU, thread by thread; `reverse`: the last first.
+
+        The result is that of a call. A program for the CPU is simply called.
+        """
+        if self._runner is not None:
+            return self(*arrays)
+        inputs = take_inputs(self.program, arrays)
+        results = simulate(self.program, inputs, self._weights, reverse=reverse)
+        return self._result(results)
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run the program on arrays, objects with `__dlpack__`, or Python numbers for 0-d inputs.
+
+        `out` takes arrays for the results: one, or a flat sequence in the order of the results.
+        ArgumentError tells which argument has the wrong dtype or shape; nothing is cast.
+        """
+        if self._runner is None:
+            raise no_launch(self.target)
+        program = self.program
+        values = take_inputs(program, arrays)
+        targets = take_outputs(program, out)
+        inputs = list(values.values())
+        for position, index in enumerate(program.outputs):
+            if index in self._fresh and index not in values:
+                values[index] = self._place(index, targets[position] if targets else None, inputs)
+        self._runner.run(values)
+        values.update(self._runner.resident)
+        found = [values[index] for index in program.outputs]
+        if targets is not None:
+            _copy_into(targets, found)
+            return self._result(targets)
+        for position, index in enumerate(program.outputs):
+            if index not in self._fresh or index in program.outputs[:position]:
+                found[position] = found[position].copy()
+        return self._result(found)
+
+    def _place(self, index: int, target: np.ndarray | None, others: list[np.ndarray]) -> np.ndarray:
+        """Where a call writes an output: the caller's array if kernels can use it, else a new."""
+        if target is not None:
+            flags = target.flags
+            fits = flags.c_contiguous and flags.aligned
+            if fits and not any(np.may_share_memory(target, other) for other in others):
+                others.append(target)
+                return target
+        return new_array(self.program.buffers[index], _SMALL)
+
+    def _result(self, results: list[np.ndarray]) -> Any:
+        if self._unflatten is not None:
+            return self._unflatten(results)
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _copy_into(targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
+    """Copy each source that is not its target yet; a source may overlap another one's target."""
+    waiting = []
+    for target, source in zip(targets, sources, strict=True):
+        if source is not target:
+            shared = any(np.may_share_memory(source, other) for other in targets)
+            waiting.append((target, source.copy() if shared else source))
+    for target, source in waiting:
+        np.copyto(target, source)

@@ -1,0 +1,143 @@
+"""The memory plan: where each scratch buffer lies, and which launches must wait for earlier ones.
+
+In: a program. Out: offsets of the scratch buffers in one arena, by liveness over the plan, and for
+each launch whether all launches before it must be finished first.
+
+    >>> layout({0: 64, 1: 64, 2: 64}, [(0,), (0, 1), (1, 2)])
+    Layout(offsets={0: 0, 1: 64, 2: 0}, bytes=128)
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..passes.program import Buffer, Kernel, Launch, Program
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+PAGE = 4096  # bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets of buffers in an arena of some bytes. Buffers live together never overlap."""
+
+    offsets: dict[int, int]
+    bytes: int
+
+
+def aligned(size: int, alignment: int = ALIGNMENT) -> np.ndarray:
+    """Uninitialised bytes that start at a multiple of `alignment`."""
+    raw = np.empty(size + alignment, np.uint8)
+    skip = -raw.__array_interface__["data"][0] % alignment
+    return raw[skip : skip + size]
+
+
+def layout(sizes: Mapping[int, int], uses: Sequence[Sequence[int]]) -> Layout:
+    """Place buffers of some bytes, given the buffers that each launch uses, in order.
+
+    A buffer lives from the first launch that uses it to the last. Best fit, largest first: each
+    goes into the smallest gap between the buffers already placed that live at the same time.
+    """
+    lives: dict[int, tuple[int, int]] = {}
+    for step, used in enumerate(uses):
+        for buffer in used:
+            lives[buffer] = (lives.get(buffer, (step, step))[0], step)
+    offsets: dict[int, int] = {}
+    placed: list[tuple[int, int, int, int]] = []  # (begin, end, first, last), sorted
+    for buffer in sorted(lives, key=lambda one: (-sizes.get(one, 0), lives[one], one)):
+        if buffer not in sizes:
+            continue
+        first, last = lives[buffer]
+        size = -(-sizes[buffer] // ALIGNMENT) * ALIGNMENT
+        near = [(begin, end) for begin, end, f, t in placed if f <= last and t >= first]
+        offsets[buffer] = begin = _gap(near, size)
+        if size:
+            insort(placed, (begin, begin + size, first, last))
+    return Layout(offsets, max((end for _, end, _, _ in placed), default=0))
+
+
+def _gap(taken: list[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap that holds `size` bytes between sorted, taken ranges."""
+    best, best_room, free = -1, 0, 0
+    for begin, end in taken:
+        room = begin - free
+        if room >= size and (best < 0 or room < best_room):
+            best, best_room = free, room
+        free = max(free, end)
+    return best if best >= 0 else free
+
+
+def scratch(program: Program) -> set[int]:
+    """The buffers that nobody outside a call sees: they live in the arena."""
+    seen = {*program.inputs, *program.outputs, *program.weights.values()}
+    return {
+        index
+        for index, buffer in enumerate(program.buffers)
+        if buffer.role in ("scratch", "output") and index not in seen
+    }
+
+
+def plan_memory(program: Program, launches: Sequence[Launch]) -> Layout:
+    """Where the scratch buffers of a program lie while the launches run."""
+    sizes = {index: program.buffers[index].bytes for index in scratch(program)}
+    return layout(sizes, [launch.arguments for launch in launches])
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A range of bytes that a launch reads or writes."""
+
+    space: int  # -1 is the arena; any other buffer is a space of its own
+    begin: int
+    end: int
+    writes: bool
+
+    def conflicts(self, earlier: _Access) -> bool:
+        return (
+            self.space == earlier.space
+            and self.begin < earlier.end
+            and earlier.begin < self.end
+            and (self.writes or earlier.writes)
+        )
+
+
+def waits(
+    launches: Sequence[Launch],
+    kernels: Mapping[str, Kernel],
+    buffers: Sequence[Buffer],
+    offsets: Mapping[int, int],
+) -> list[bool]:
+    """Whether each launch must wait until every launch before it is finished.
+
+    It must when it touches bytes that a launch since the last wait writes, or writes bytes that one
+    reads; buffers of the arena may share bytes. Launches with a grid of 1 all run on one thread, in
+    order, and need not wait for each other.
+    """
+    result: list[bool] = []
+    alone: list[_Access] = []  # since the last wait, by launches with a grid of 1
+    shared: list[_Access] = []  # by all others
+    for launch in launches:
+        kernel = kernels[launch.kernel]
+        now = _accesses(launch, kernel, buffers, offsets) if kernel.grid else []
+        earlier = shared + alone if kernel.grid > 1 else shared
+        wait = any(new.conflicts(old) for old in earlier for new in now)
+        result.append(wait)
+        if wait:
+            alone, shared = [], []
+        (shared if kernel.grid > 1 else alone).extend(now)
+    return result
+
+
+def _accesses(
+    launch: Launch, kernel: Kernel, buffers: Sequence[Buffer], offsets: Mapping[int, int]
+) -> list[_Access]:
+    reads = len(launch.arguments) - kernel.outputs
+    found = []
+    for position, index in enumerate(launch.arguments):
+        space, begin = (-1, offsets[index]) if index in offsets else (index, 0)
+        found.append(_Access(space, begin, begin + buffers[index].bytes, position >= reads))
+    return found
