@@ -78,7 +78,7 @@ def dtype(value: Any) -> DType:
     if isinstance(value, type) and value in _PYTHON:
         return DTYPES[_PYTHON[value]]
     try:
-        return BY_NUMPY[np.dtype(value)]
+        return BY_NUMPY[np.dtype(value if value is not None else "")]  # numpy's None is float64
     except (KeyError, TypeError):
         known = ", ".join(DTYPES)
         raise DtypeError(f"unknown dtype {value!r}; dodeca has {known}") from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .index import Axis
+from .index import Axis, Expr, Quotient
 from .placement import Level, Walker, deep_recursion
 from .schedule import Schedule
 from .targets import Target
@@ -27,6 +27,7 @@ INSTRUCTIONS = {
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 VECTOR_LOAD = 0.6
 BROADCAST_LOAD = 0.6
+SPILL = 2.5  # a store and a load for what does not fit into registers
 LOOP = 1.0  # counting and branching, for each turn of a loop
 
 
@@ -51,7 +52,8 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     computing = counter.instructions / (target.rate * busy) * min(rounds, 2.0)
     output = prod(a.size for a in axes) * term.dtype.bytes
     moved = sum(counter.touched.values()) + output
-    seconds = target.launch + max(computing, moved / target.bandwidth)
+    fetched = counter.fetched * programs / (target.cache_bandwidth * busy)
+    seconds = target.launch + max(computing + fetched, moved / target.bandwidth)
     return Estimate(seconds, counter.instructions, moved, programs)
 
 
@@ -81,6 +83,7 @@ class _Counter(Walker):
         self.target = target
         self.instructions = 0.0
         self.touched: dict[tuple, float] = {}
+        self.fetched = 0.0  # bytes that one program brings near
 
     def run(self, term: Term) -> None:
         levels = top_level(self.schedule, self.axes)
@@ -125,7 +128,11 @@ class _Counter(Walker):
         for expr, size in zip(index, shape, strict=True):
             low, high = expr.range
             reached *= max(1, min(size, high - low + 1)) if not expr.data else size
-        self.touched[(term.attr[0], index)] = reached * term.dtype.bytes
+        key = (term.attr[0], index)
+        if key not in self.touched:
+            self.touched[key] = reached * term.dtype.bytes
+            spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
+            self.fetched += prod(spans) * term.dtype.bytes
         wide = level.shape(term.axes)
         if not wide:
             price = BROADCAST_LOAD
@@ -142,6 +149,21 @@ class _Counter(Walker):
                 price *= 2.0  # each element in a cache line, often a page, of its own
         self.instructions += level.data["trips"] * price
 
+    def _span(self, expr: Expr, size: int) -> int:
+        """How many places along a buffer's dimension one program reads."""
+        if expr.data:
+            return size
+        total = 1
+        for atom, c in expr.parts:
+            if isinstance(atom, Axis):
+                length = self.schedule.block(atom) if atom in self.axes else atom.size
+            elif isinstance(atom, Quotient):
+                length = -(-self._span(atom.expr, 1 << 62) // atom.divisor)
+            else:
+                length = size
+            total += abs(c) * (length - 1)
+        return max(1, min(size, total))
+
     def reduce(self, term: Term, level: Level) -> None:
         axis: Axis = term.attr
         tile = self.reduction_tile(term, level)
@@ -155,10 +177,21 @@ class _Counter(Walker):
         around = body.axes | {axis}
         vectors = self._vectors(term, around, inner)
         self.instructions += trips * (vectors * price + LOOP)
-        if vectors > self.target.registers - 3 and not self.target.is_gpu:
-            self.instructions += trips * (vectors - self.target.registers + 3) * 2  # spills
+        needed = vectors + self._operand_registers(inner)
+        if needed > self.target.registers and not self.target.is_gpu:
+            self.instructions += trips * (needed - self.target.registers) * SPILL
         if tile > 1:
             self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * 8
+
+
+    def _operand_registers(self, level: Level) -> float:
+        """Registers that the vectors loaded in a loop take beside its accumulators."""
+        total = 1.0
+        for term in level.memo:
+            wide = level.shape(term.axes)
+            if term.op == "load" and wide and contiguous_along(term.attr[1], wide[-1]):
+                total += self._vectors(term, term.axes, level)
+        return total
 
 
 def contiguous_along(index: tuple, axis: Axis) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from ..dialect.errors import CompileError
 from . import cost
 from .cost import INSTRUCTIONS, contiguous_along
 from .egraph import ENode, Saturated
@@ -63,8 +64,18 @@ class Extractor:
     inputs: frozenset[str]
     strict: bool = False
     tried: int = 0
-    _kernels: dict[tuple, Chosen] = field(default_factory=dict)
-    _below: dict[str, frozenset[str]] = field(default_factory=dict)
+    _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
+    _scheduled: dict[tuple, tuple[float, Schedule]] = field(default_factory=dict)
+    _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._bit = {name: 1 << n for n, name in enumerate(self.candidates)}
+        loads = {
+            where: [n.template.attr[0] for n in nodes if n.template and n.template.op == "load"]
+            for where, nodes in self.graph.classes.items()
+        }
+        self._loads = {w: sum(self._bit.get(x, 0) for x in set(names)) for w, names in loads.items()}
+        self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
 
     def run(self) -> list[Chosen]:
         """The kernels of the best set found, producers before consumers."""
@@ -139,47 +150,65 @@ class Extractor:
             visit(name)
         return order
 
-    def below(self, name: str) -> frozenset[str]:
-        """The candidates that the term of `name` could be computed from."""
-        if name not in self._below:
-            loads = set()
-            seen: set[str] = set()
-            stack = [self.graph.class_of[self.candidates[name].term]]
-            while stack:
-                where = stack.pop()
-                if where in seen:
-                    continue
-                seen.add(where)
-                for node in self.graph.classes.get(where, ()):
-                    if node.template is not None and node.template.op == "load":
-                        loads.add(node.template.attr[0])
-                    stack.extend(node.children)
-            self._below[name] = frozenset(loads - {name})
-        return self._below[name]
-
     def _kernel(self, name: str, kept: set[str]) -> Chosen:
-        allowed = frozenset(self.below(name) & kept)
-        key = (name, allowed)
+        allowed = sum(self._bit[other] for other in kept if other != name)
+        mask = self._visible(self.graph.class_of[self.candidates[name].term], allowed)
+        key = (name, mask)
         if key not in self._kernels:
-            self._kernels[key] = self._best_kernel(self.candidates[name], allowed)
+            self._kernels[key] = self._best_kernel(self.candidates[name], mask)
         return self._kernels[key]
 
-    def _best_kernel(self, candidate: Candidate, allowed: frozenset[str]) -> Chosen:
-        best: Chosen | None = None
-        seen: set[Term] = set()
-        for vector in [a for a in candidate.axes if a.size > 1] + [None]:
-            term = _Cheapest(self, candidate, allowed, vector).term
-            if term in seen:
+    def _visible(self, root: str, allowed: int) -> int:
+        """The allowed buffers that a term of this class meets; they hide what lies behind them."""
+        found, stack, seen = 0, [root], {root}
+        while stack:
+            where = stack.pop()
+            here = self._loads[where] & allowed
+            found |= here
+            if here or self._given[where]:
                 continue
-            seen.add(term)
-            for schedule in schedules(candidate.axes, term, self.target, self.strict):
-                seconds = cost.estimate(term, candidate.axes, schedule, self.target).seconds
-                if best is None or seconds < best.seconds:
-                    best = Chosen(
-                        candidate.name, candidate.axes, term, schedule, seconds, candidate.free
-                    )
+            for node in self.graph.classes[where]:
+                for child in node.children:
+                    if child not in seen:
+                        seen.add(child)
+                        stack.append(child)
+        return found
+
+    def _best_kernel(self, candidate: Candidate, mask: int) -> Chosen:
+        best: Chosen | None = None
+        axes = candidate.axes
+        for vector in [a for a in axes if a.size > 1] + [None]:
+            context = (axes, vector)
+            if context not in self._cheapest:
+                self._cheapest[context] = _Cheapest(self, axes, vector)
+            term = self._cheapest[context].term(self.graph.class_of[candidate.term], mask)
+            seconds, schedule = self._schedule(term, axes)
+            if best is None or seconds < best.seconds:
+                best = Chosen(candidate.name, axes, term, schedule, seconds, candidate.free)
         assert best is not None
         return best
+
+    def _schedule(self, term: Term, axes: tuple[Axis, ...]) -> tuple[float, Schedule]:
+        """The schedule of least predicted time."""
+        key = (term, axes)
+        if key not in self._scheduled:
+            found = schedules(axes, term, self.target, self.strict)
+            priced = [(cost.estimate(term, axes, s, self.target).seconds, s) for s in found]
+            self._scheduled[key] = min(priced, key=lambda pair: pair[0])
+        return self._scheduled[key]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The best way found to compute a class: its cost, its node, and the axes it depends on."""
+
+    cost: float
+    node: ENode | None
+    axes: frozenset[Axis]
+
+
+IMPOSSIBLE = _Way(INFINITE, None, frozenset())
+FOLDS = ("sum", "max", "contract")
 
 
 class _Cheapest:
@@ -189,60 +218,75 @@ class _Cheapest:
     on the vector axis), and inside a reduction once more for each tile of the axes it lacks.
     """
 
-    def __init__(
-        self, extractor: Extractor, candidate: Candidate, allowed: frozenset[str], vector: Axis | None
-    ):
+    def __init__(self, extractor: Extractor, axes: tuple[Axis, ...], vector: Axis | None):
         self.graph = extractor.graph
         self.target = extractor.target
         self.inputs = extractor.inputs
-        self.allowed = allowed
-        self.own = candidate.name
-        self.axes = candidate.axes
+        self.bit = extractor._bit
+        self.loads = extractor._loads
+        self.axes = axes
         self.vector = vector
-        self.memo: dict[str, tuple[float, Term | None]] = {}
+        self.memo: dict[str, _Way] = {}
         self.open: set[str] = set()
-        _, term = self.best(self.graph.class_of[candidate.term])
-        assert term is not None, f"no way to compute {candidate.name}"
-        self.term: Term = term
 
-    def best(self, where: str) -> tuple[float, Term | None]:
-        """The least cost of a class and the term that has it."""
+    def term(self, root: str, allowed: int) -> Term:
+        """The cheapest term of a class that loads no buffers but the allowed ones."""
+        self.memo.clear()
+        if self._best(root, allowed).node is None:
+            raise CompileError("the e-graph offers no way to compute a value")
+        made: dict[str, Term] = {}
+
+        def build(where: str) -> Term:
+            if where not in made:
+                node = self.memo[where].node
+                assert node is not None
+                made[where] = node.build([build(child) for child in node.children])
+            return made[where]
+
+        return build(root)
+
+    def _best(self, where: str, allowed: int) -> _Way:
         if where in self.memo:
             return self.memo[where]
         if where in self.open:
-            return INFINITE, None
+            return IMPOSSIBLE
         self.open.add(where)
-        best: tuple[float, Term | None] = (INFINITE, None)
-        for node in self.graph.classes[where]:
-            total, term = self._price(node)
-            if total < best[0]:
-                best = total, term
+        best = IMPOSSIBLE
+        nodes = self.graph.classes[where]
+        if self.loads[where] & allowed:  # what is in a buffer is read from it
+            nodes = [n for n in nodes if n.template is not None and n.template.op == "load"]
+        for node in nodes:
+            way = self._price(node, allowed)
+            if way.cost < best.cost:
+                best = way
         self.open.discard(where)
         self.memo[where] = best
         return best
 
-    def _price(self, node: ENode) -> tuple[float, Term | None]:
+    def _price(self, node: ENode, allowed: int) -> _Way:
         if node.template is not None and node.template.op == "load":
             name = node.template.attr[0]
-            if name == self.own or not (name in self.allowed or name in self.inputs):
-                return INFINITE, None
-        total, children = 0.0, []
+            if name not in self.inputs and not allowed & self.bit.get(name, 0):
+                return IMPOSSIBLE
+        total = 0.0
+        axes = node.template.axes if node.template is not None else frozenset()
         for child in node.children:
-            seconds, term = self.best(child)
-            if term is None:
-                return INFINITE, None
-            total += seconds
-            children.append(term)
-        term = node.build(children)
-        return total + self._own_price(node, term), term
+            way = self._best(child, allowed)
+            if way.node is None:
+                return IMPOSSIBLE
+            total += way.cost
+            axes |= way.axes
+        outside = axes - {node.attr} if node.op in FOLDS else axes
+        return _Way(total + self._own_price(node, axes), node, outside)
 
-    def _own_price(self, node: ENode, term: Term) -> float:
-        axes = term.axes
-        if node.op in ("sum", "max", "contract"):
-            axes = axes | {term.attr} if term.op in REDUCTIONS else axes
-            return self._times(axes) * (1.2 if node.op == "contract" else INSTRUCTIONS[node.op])
-        if term.op != "load":
-            return self._times(axes) * INSTRUCTIONS.get(term.op, 1.0)
+    def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
+        """What the node itself costs; for a reduction `axes` holds its own axis too."""
+        if node.op == "contract":
+            return self._times(axes) * 1.2
+        term = node.template
+        if term is None or term.op != "load":
+            op = term.op if term is not None else node.op
+            return self._times(axes) * INSTRUCTIONS.get(op, 1.0)
         wide = self._vector_axis(axes)
         if wide is None or contiguous_along(term.attr[1], wide):
             return self._times(axes) * cost.VECTOR_LOAD

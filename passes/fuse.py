@@ -115,7 +115,7 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
             joined[value, point] = term
 
     comprehension = Comprehension(inputs.get, watch)
-    found = {names[v]: _candidate(v, region, comprehension) for v in candidates}
+    found = {names[v]: _candidate(v, region, comprehension, candidates) for v in candidates}
     equal = [
         (terms.load(names[v], point, static_shape(v), t.dtype), t) for (v, point), t in joined.items()
     ]
@@ -136,33 +136,55 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
 
 
 def _candidate_values(region: Region) -> list[ir.Value]:
-    """The values that may become buffers: not spread out, and not far larger than what is kept."""
-    results = [op.results[0] for op in region.operations]
+    """The values that may become buffers.
+
+    Outputs, reductions and views may, and what several operations, a reduction or a view reads; not
+    what is only spread out from a smaller value, nor what is larger than all that must be kept.
+    """
+    readers: dict[ir.Value, list[str | None]] = {}
+    for op in region.operations:
+        for x in dict.fromkeys(op.operands):
+            readers.setdefault(x, []).append(ops.operation_name(op))
     kept = [*region.inputs, *region.outputs]
     kept += [op.results[0] for op in region.operations if ops.operation_name(op) in REDUCTION_OF]
     largest = max((prod(static_shape(v)) for v in kept), default=0)
     found = []
-    for op, value in zip(region.operations, results, strict=True):
-        name = ops.operation_name(op)
+    for op in region.operations:
+        name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
         sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
         spread = name in ("constant", "iota") or (name == "contiguous" and size > sources)
-        if value in region.outputs or not (spread or size > largest or size == 0):
+        reads = readers.get(value, [])
+        useful = len(reads) > 1 or any(r in REDUCTION_OF or r == "contiguous" for r in [name, *reads])
+        if value in region.outputs or (useful and not spread and 0 < size <= largest):
             found.append(value)
     return found
 
 
-def _candidate(value: ir.Value, region: Region, comprehension: Comprehension) -> Candidate:
-    users = [
-        region.names[op.results[0]] for op in region.operations if value in list(op.operands)
-    ]
+def _candidate(
+    value: ir.Value, region: Region, comprehension: Comprehension, candidates: list[ir.Value]
+) -> Candidate:
+    users = _readers_among(value, region, set(candidates))
     return Candidate(
         region.names[value],
         output_axes(static_shape(value)),
         comprehension.whole(value),
-        tuple(dict.fromkeys(users)),
+        tuple(region.names[v] for v in users),
         value in region.prepared,
     )
+
+
+def _readers_among(value: ir.Value, region: Region, candidates: set[ir.Value]) -> list[ir.Value]:
+    """The first candidates on every path of readers from a value."""
+    reached, found = {value}, {}
+    for op in region.operations:
+        result = op.results[0]
+        if any(x in reached for x in op.operands):
+            if result in candidates:
+                found[result] = None
+            else:
+                reached.add(result)
+    return list(found)
 
 
 # --- the module of kernels ----------------------------------------------------------------------

@@ -7,14 +7,19 @@ and are solved once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from math import prod
 
 from mlir import ir
 
 from ..dialect import ops
-from .comprehend import REDUCTION_OF
+from .comprehend import REDUCTION_OF, static_shape
+
+
+LARGEST = 160  # operations of a region that was joined from smaller ones
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,55 @@ def partition(block: ir.Block, weights: set[ir.Value]) -> Iterator[Region]:
     last_use = {v: n for n, op in enumerate(operations) for v in op.operands}
     last_use.update(dict.fromkeys(returned, len(operations)))
     heavy = _heavy(operations)
-    start = 0
-    for end in [*_cuts(operations, last_use, heavy - prepared), len(operations)]:
+    remade = _remade(operations)
+    edges = [0, *_cuts(operations, last_use, heavy - prepared), len(operations)]
+
+    def region(start: int, end: int) -> Region:
         piece = operations[start:end]
-        if piece:
-            yield _region(piece, start, end, position, last_use, prepared)
+        return _region(piece, start, end, position, last_use, prepared, remade)
+
+    pieces = [(a, b) for a, b in pairwise(edges) if a < b]
+    keys = [region(a, b).key for a, b in pieces]
+    for first, last in _join(keys, [b - a for a, b in pieces]):
+        yield region(pieces[first][0], pieces[last][1])
+
+
+def _join(keys: list[str], sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Join neighbouring pieces, as (first, last), up to the size that is still quick to search.
+
+    A sequence of pieces that repeats (the layers of a network) becomes one region each time, so
+    that it is solved once; what does not repeat is joined greedily.
+    """
+    start = 0
+    while start < len(keys):
+        period, times = _repeat(keys, sizes, start)
+        if times > 1:
+            for n in range(times):
+                yield start + n * period, start + (n + 1) * period - 1
+            start += period * times
+            continue
+        end, total = start + 1, sizes[start]
+        while end < len(keys) and _repeat(keys, sizes, end)[1] == 1:
+            if total + sizes[end] > LARGEST:
+                break
+            total += sizes[end]
+            end += 1
+        yield start, end - 1
         start = end
+
+
+def _repeat(keys: list[str], sizes: list[int], start: int) -> tuple[int, int]:
+    """The period and number of the repetition from `start` that covers the most pieces."""
+    best = (1, 1)
+    for period in range(1, (len(keys) - start) // 2 + 1):
+        if sum(sizes[start : start + period]) > LARGEST:
+            break
+        unit, times = keys[start : start + period], 1
+        while keys[start + times * period : start + (times + 1) * period] == unit:
+            times += 1
+        if times > 1 and times * period > best[0] * best[1]:
+            best = (period, times)
+    return best
 
 
 def _heavy(operations: list[ir.Operation]) -> set[ir.Value]:
@@ -113,31 +161,49 @@ def _region(
     position: dict[ir.Value, int],
     last_use: dict[ir.Value, int],
     prepared: set[ir.Value],
+    remade: set[ir.Operation],
 ) -> Region:
-    piece = _with_constants(piece, start, position)
+    piece = _with_remade(piece, start, position, remade)
     inputs: dict[ir.Value, None] = {}
     for op in piece:
         for x in op.operands:
-            if position.get(x, -1) < start and not _is_constant(x.owner):
+            if position.get(x, -1) < start and x.owner not in remade:
                 inputs[x] = None
     outputs = [op.results[0] for op in piece if last_use.get(op.results[0], -1) >= end]
-    outputs = [v for v in outputs if not _is_constant(v.owner) or last_use[v] == len(position)]
+    outputs = [v for v in outputs if v.owner not in remade or last_use[v] == len(position)]
     known = frozenset(v for v in [*inputs, *(op.results[0] for op in piece)] if v in prepared)
     return Region(tuple(piece), tuple(inputs), tuple(outputs), known)
 
 
-def _is_constant(owner: object) -> bool:
-    name = ops.operation_name(owner) if isinstance(owner, ir.Operation) else None
-    return name in ("constant", "iota")
+def _remade(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
+    """What each region makes again for itself instead of reading it from a buffer: what comes of
+    constants alone, and views that only spread a smaller tensor out."""
+    found: set[ir.Operation] = set()
+    for op in operations:
+        name = ops.operation_name(op)
+        from_constants = all(x.owner in found for x in op.operands)
+        if from_constants or (name == "contiguous" and _spreads(op)):
+            found.add(op)
+    return found
 
 
-def _with_constants(
-    piece: list[ir.Operation], start: int, position: dict[ir.Value, int]
+def _spreads(op: ir.Operation) -> bool:
+    sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
+    return prod(static_shape(op.results[0])) > sources
+
+
+def _with_remade(
+    piece: list[ir.Operation], start: int, position: dict[ir.Value, int], remade: set[ir.Operation]
 ) -> list[ir.Operation]:
-    """A constant made before the region is made again in it, so that it is never a buffer."""
+    """The region's operations, after those from before it that it makes again."""
     before: dict[ir.Operation, None] = {}
-    for op in piece:
+
+    def need(op: ir.Operation) -> None:
         for x in op.operands:
-            if position.get(x, start) < start and _is_constant(x.owner):
+            if position.get(x, start) < start and x.owner in remade and x.owner not in before:
+                need(x.owner)
                 before[x.owner] = None
+
+    for op in piece:
+        need(op)
     return [*before, *piece]

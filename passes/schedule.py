@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from .index import Axis
 from .targets import Target
@@ -65,14 +66,31 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedul
                 yield _scheduled(axes, inside, None, {axis: axis.size}, 1, 1)
         return
     shared = [t.args[0].axes for t in inside]
-    for vector in [a for a in axes if a.size > 1] + [None]:
+    for vector in _vector_axes(axes, root) + [None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         for registers in wide:
-            for rows in (1, 4, 6) if shared else (1,):
+            for rows in _row_choices(shared, registers, target):
                 for blocks in _block_choices(axes, vector, inside):
-                    yield _scheduled(
-                        axes, inside, vector, blocks, lanes, rows, registers * lanes, target.units
-                    )
+                    for rows_first in (False, True) if shared and rows > 1 else (False,):
+                        yield _scheduled(
+                            axes, inside, vector, blocks, lanes, rows, registers * lanes,
+                            target.units, rows_first,
+                        )  # fmt: skip
+
+
+def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
+    """Axes along which some buffer, or the result, lies contiguous."""
+    loads = [t for t in postorder([root]) if t.op == "load" and t.attr[1]]
+    last = [a for t in loads for a in t.attr[1][-1].axes]
+    return [a for a in axes if a.size > 1 and (a is axes[-1] or a in last)]
+
+
+def _row_choices(shared: list, registers: int, target: Target) -> tuple[int, ...]:
+    """How many rows of accumulators: as many as the registers hold."""
+    if not shared:
+        return (1,)
+    most = (target.registers - 4) // (2 * registers) * 2
+    return (1, 4, most) if registers > 1 and most > 4 else (1, 4)
 
 
 def _block_choices(
@@ -92,6 +110,7 @@ def _scheduled(
     rows: int,
     width: int = 1,
     units: int = 1,
+    rows_first: bool = False,
 ) -> Schedule:
     """Fill in a schedule: the row tile goes to the last other axis that shares loads."""
     tiles = {a: 1 for a in axes}
@@ -100,14 +119,14 @@ def _scheduled(
     others = [a for a in axes if a is not vector and a.size > 1]
     if rows > 1 and others:
         tiles[others[-1]] = min(others[-1].size, rows)
-        if vector is None and len(others) > 1:
+        if vector is None and len(others) > 1:  # dot products: rows of both operands
             tiles[others[-2]] = min(others[-2].size, 2)
     cut = {a: max(tiles[a], blocks.get(a, tiles[a])) for a in axes}
     if lanes > 1:
-        _grow_blocks(axes, tiles, cut, vector, units)
+        _grow_blocks(axes, cut, vector, units, rows_first)
     serial = [a for a in axes if cut[a] > tiles[a]]
     hoisted = vector is not None and any(vector not in t.axes for t in inside)
-    serial.sort(key=lambda a: (a is vector) == hoisted)
+    serial.sort(key=lambda a: (a is vector) == hoisted)  # rows innermost, unless rows are hoisted
     return Schedule(
         vector.name if vector else None,
         tuple((a.name, tiles[a]) for a in axes),
@@ -118,20 +137,22 @@ def _scheduled(
 
 
 def _grow_blocks(
-    axes: tuple[Axis, ...], tiles: dict[Axis, int], cut: dict[Axis, int], vector: Axis | None, units: int
+    axes: tuple[Axis, ...], cut: dict[Axis, int], vector: Axis | None, units: int, rows_first: bool
 ) -> None:
-    """Give each program more tiles, innermost axes first, while every unit keeps a few programs."""
-    programs = 1
-    for a in axes:
-        programs *= -(-a.size // cut[a]) if a.size else 0
-    enough = 8 * units
-    order = sorted(axes[::-1], key=lambda a: a is not vector)
+    """Give each program more tiles while every unit keeps a few programs.
+
+    Rows first keeps what the vector axis indexes in the nearest cache while the rows go by; the
+    vector axis first reads each row once.
+    """
+    enough = 4 * units
+    programs = prod(-(-a.size // cut[a]) for a in axes if a.size)
+    order = sorted(axes[::-1], key=lambda a: (a is vector) == rows_first)
     for a in order:
         while programs > enough and cut[a] < a.size:
             before = -(-a.size // cut[a])
             grown = min(a.size, cut[a] * 2)
             after = -(-a.size // grown)
-            if programs // before * after < enough // 2:
+            if programs // before * after < enough:
                 break
             cut[a] = grown
             programs = programs // before * after

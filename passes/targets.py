@@ -30,6 +30,7 @@ class Target:
     units: int = 1  # programs that run at the same time
     rate: float = 1e9  # vector instructions a second of one unit
     bandwidth: float = 20e9  # bytes a second from memory
+    cache_bandwidth: float = 30e9  # bytes a second from the last cache, for one unit
     launch: float = 2e-6  # seconds to start a kernel
     block: int = 1  # threads of a block
 
@@ -57,7 +58,7 @@ def _hip(chip: str, units: int, bandwidth: float) -> Target:
 
 
 _ROWS = [
-    Target("cpu", "cpu", "", "", rate=3e9, registers=16),
+    Target("cpu", "cpu", "", "", rate=8e9, registers=16),
     _cuda("sm_80", 6912, 1.5e12, "+ptx80"),
     _cuda("sm_90", 16896, 3.3e12, "+ptx80"),
     _hip("gfx942", 19456, 5.3e12),

@@ -111,6 +111,7 @@ class CpuRunner:
     def __init__(
         self, program: Program, weights: Mapping[int, np.ndarray], arena: Layout, threads: int
     ):
+        native()  # now, and not in the first call
         self._program = program
         self._code = Code(program.kernels)
         self._arena = arena

@@ -11,8 +11,10 @@ import llvmlite.binding as llvm
 
 from ..dialect.errors import TargetError
 
-_DRIVERS = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so"}
-_VENDORS = {"cuda": "NVIDIA", "hip": "AMD"}
+_DRIVERS = {  # kind of target: whose driver, its library, the names that it may have
+    "cuda": ("NVIDIA", "libcuda", ("libcuda.so.1",)),
+    "hip": ("AMD", "libamdhip64", tuple(f"libamdhip64.so{end}" for end in ("", ".7", ".6", ".5"))),
+}
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,16 @@ def no_launch(target: str) -> TargetError:
     kind = target.split(":")[0]
     if kind not in _DRIVERS:
         return TargetError(f"no device runs the target {target!r}")
-    driver, instead = _DRIVERS[kind], "use simulate(...) to run it on this CPU"
+    vendor, library, names = _DRIVERS[kind]
+    instead = "use simulate(...) to run it on this CPU"
+    if any(_loads(name) for name in names):
+        return TargetError(f"{target}: dodeca does not launch kernels on a GPU yet; {instead}")
+    return TargetError(f"{target}: {vendor}'s driver ({library}) is not on this machine; {instead}")
+
+
+def _loads(library: str) -> bool:
     try:
-        ctypes.CDLL(driver)
+        ctypes.CDLL(library)
     except OSError:
-        vendor = _VENDORS[kind]
-        return TargetError(
-            f"{target}: {vendor}'s driver ({driver}) is not on this machine; {instead}"
-        )
-    return TargetError(f"{target}: dodeca does not launch kernels on a GPU yet; {instead}")
+        return False
+    return True

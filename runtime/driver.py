@@ -38,8 +38,10 @@ from .jit import compile_for_host, load_objects
 from .memory import aligned
 
 LINE = 64  # bytes of a cache line: what different threads write stays on different lines
-PARKED_AFTER = 2000  # pauses (tens of microseconds) that an idle worker spins before it sleeps
-YIELD_AFTER = 1000  # pauses at a barrier before a thread offers its core to others
+# How a thread waits: first it pauses, some 30 ns each time, then it offers its core to others, since
+# on a busy machine the thread that it waits for may need just this core; an idle worker then sleeps.
+YIELD_AFTER = 200  # rounds of waiting before the core is offered
+PARK_AFTER = 300  # rounds before an idle worker sleeps, tens of microseconds
 
 # A pool in memory, in cache lines: 0 is the job and the settings, 1 the barrier's counter, 2 the
 # count of workers that are done, then one line for each worker: state, semaphore, pool, its number.
@@ -158,20 +160,28 @@ entry:
   %thread = load i64, ptr %thread.at
   %park.at = getelementptr %pool, ptr %pool, i64 0, i32 5
   %park = load i64, ptr %park.at
+  %spin.at = getelementptr %pool, ptr %pool, i64 0, i32 4
+  %spin = load i64, ptr %spin.at
   %finished = getelementptr %pool, ptr %pool, i64 0, i32 9
   %ignored = call i32 @fesetenv(ptr inttoptr (i64 -1 to ptr))
   br label %idle
 idle:
-  %round = phi i64 [ 0, %entry ], [ %next, %pause ], [ 0, %park.try ], [ 0, %job ]
+  %round = phi i64 [ 0, %entry ], [ %next, %pause ], [ %next, %yield ], [ 0, %park.try ], [ 0, %job ]
   %state = load atomic i32, ptr %self acquire, align 4
   %called = icmp eq i32 %state, 1
   br i1 %called, label %job, label %none
 none:
   %next = add i64 %round, 1
   %patient = icmp ult i64 %round, %park
-  br i1 %patient, label %pause, label %park.try
+  br i1 %patient, label %wait, label %park.try
+wait:
+  %early = icmp ult i64 %round, %spin
+  br i1 %early, label %pause, label %yield
 pause:
   PAUSE
+  br label %idle
+yield:
+  %yielded = call i32 @sched_yield()
   br label %idle
 park.try:
   %swap = cmpxchg ptr %self, i32 0, i32 2 acq_rel acquire, align 4
@@ -267,7 +277,10 @@ class Native:
 def native() -> Native:
     """The driver, compiled on first use."""
     text = _IR.replace("PAUSE", _PAUSE.get(platform.machine(), ""))
-    engine = load_objects([compile_for_host(llvm.parse_assembly(text), "driver")])
+    module = llvm.parse_assembly(
+        text
+    )  # LLVM's passes would take four times as long and gain little
+    engine = load_objects([compile_for_host(module, "driver", optimise=False)])
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     entry = engine.get_function_address
     made = Native(
@@ -291,7 +304,7 @@ class Pool:
         self.address = self._memory.ctypes.data
         crowded = threads > available_cores()  # then whoever spins keeps another from running
         settings = self._memory[: LINE * 3].view(np.int64)
-        settings[3:6] = threads, 0 if crowded else YIELD_AFTER, 0 if crowded else PARKED_AFTER
+        settings[3:6] = threads, 0 if crowded else YIELD_AFTER, 0 if crowded else PARK_AFTER
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for thread in range(1, threads):

@@ -77,5 +77,14 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"compiled in {sum(seconds.values()):.3f} s: {spent}")
     for name, fact in facts.items():
         if name != "seconds":
-            lines.append(f"{name.replace('_', ' ')}: {fact}")
+            lines.append(f"{name.replace('_', ' ')}: {_fact(fact)}".replace(": \n", ":\n"))
     return lines
+
+
+def _fact(fact: Any) -> str:
+    """A fact in one line; the facts of several things in a line for each."""
+    if isinstance(fact, Mapping):
+        return ", ".join(f"{name} {_fact(part)}" for name, part in fact.items()) or "none"
+    if isinstance(fact, list | tuple) and any(isinstance(part, Mapping) for part in fact):
+        return "".join(f"\n  {_fact(part)}" for part in fact)
+    return f"{fact:.3g}" if isinstance(fact, float) else str(fact)

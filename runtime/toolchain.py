@@ -31,17 +31,17 @@ _OLDEST_LLD = 17  # Debian's 14 rejects today's AMD objects
 
 @cache
 def find_ptxas() -> str | None:
-    """The path of ptxas: from PyPI's nvidia-cuda-nvcc, from CUDA_HOME, or on PATH."""
+    """The path of ptxas: in CUDA_HOME, from PyPI's nvidia-cuda-nvcc, or on PATH."""
     return next(_ptxas_places(), None)
 
 
 def _ptxas_places() -> Iterator[str]:
-    spec = importlib.util.find_spec("nvidia")  # a namespace package of all of NVIDIA's wheels
-    for place in spec.submodule_search_locations or () if spec else ():
-        yield from sorted(map(str, Path(place).glob("**/bin/ptxas")), reverse=True)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home and (found := shutil.which("ptxas", path=str(Path(home) / "bin"))):
         yield found
+    spec = importlib.util.find_spec("nvidia")  # a namespace package of all of NVIDIA's wheels
+    for place in spec.submodule_search_locations or () if spec else ():
+        yield from sorted(map(str, Path(place).glob("**/bin/ptxas")), reverse=True)
     if found := shutil.which("ptxas"):
         yield found
 

@@ -1,0 +1,37 @@
+"""Fixtures that make a module from a few lines."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mlir import ir
+from mlir.dialects import func
+
+from dodeca.dialect import context
+
+
+def _build(body: Callable[..., Any], *types: str) -> ir.Module:
+    with context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            # "4x?xf32" is a tensor, "index" a size
+            full = [t if t == "index" else f"tensor<{t}>" for t in types]
+            func.FuncOp.from_py_func(*map(ir.Type.parse, full), name="main")(body)
+        return module
+
+
+@pytest.fixture
+def build() -> Callable[..., ir.Module]:
+    """`build(lambda x: ops..., "4xf32")`: a module with that function of tensors."""
+    return _build
+
+
+@pytest.fixture
+def parse() -> Callable[[str], ir.Module]:
+    """`parse(text)`: a module from MLIR text."""
+
+    def parse_text(text: str) -> ir.Module:
+        with context(), ir.Location.unknown():
+            return ir.Module.parse(text)
+
+    return parse_text
