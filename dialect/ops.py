@@ -428,7 +428,7 @@ def _parse_bfloat16(text: str) -> np.ndarray:
     kind = dtype("bfloat16").numpy
     words = text[text.index("<") + 1 : text.rindex("> :")]
     if words.startswith('"0x'):  # many elements are printed as their bytes
-        return np.frombuffer(bytes.fromhex(words.strip('"')[2:]), "<u2").view(kind)
+        return np.frombuffer(bytes.fromhex(words.strip('"')[2:]), np.uint16).view(kind)
     return np.array(
         [
             np.array(int(word, 16), np.uint16).view(kind) if word.startswith("0x") else float(word)

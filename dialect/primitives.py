@@ -42,11 +42,10 @@ class Primitive:
 
 
 def _mod(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """C's remainder: the sign of the dividend; for integers x mod 0 is 0, and x mod -1 is 0."""
+    """C's remainder: the sign of the dividend. Of integers, x mod 0 is 0; numpy knows x mod -1."""
     if x.dtype.kind not in "iu":
         return np.fmod(x, y)
-    gives_0 = (y == 0) | (y == -1) if x.dtype.kind == "i" else y == 0
-    return np.where(gives_0, np.zeros_like(x), np.fmod(x, np.where(gives_0, np.ones_like(y), y)))
+    return np.where(y == 0, np.zeros_like(x), np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
 
 
 def _recip(x: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .dialect.dtypes import DTYPES
-from .promotion import floating, in_float32, as_tensor, together
+from .promotion import as_tensor, floating, in_float32, together
 from .tensor import Tensor, node, require
 
 

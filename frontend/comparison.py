@@ -18,7 +18,7 @@ import numpy as np
 
 from .arithmetic import binary
 from .dialect.errors import DtypeError
-from .maps import Expr, dims, literal, symbol, view
+from .maps import Expr, literal, symbol, view
 from .movement import broadcast_places
 from .promotion import as_tensor, promote, together
 from .shapes import broadcast_shapes
@@ -251,6 +251,6 @@ def sign(x: Any) -> Tensor:
     tensor = as_tensor("sign", x)
     require("sign", tensor, "float", "int", "uint")
     if tensor.dtype.is_float:
-        return where(tensor < 0, -1.0, where(0 < tensor, 1.0, tensor + 0.0))
-    above = (0 < tensor).astype(tensor.dtype)
+        return where(tensor < 0, -1.0, where(tensor > 0, 1.0, tensor + 0.0))
+    above = (tensor > 0).astype(tensor.dtype)
     return above if tensor.dtype.kind == "uint" else where(tensor < 0, -1, above)

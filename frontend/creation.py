@@ -1,6 +1,6 @@
 """Tensors from nothing, from arrays and from other dtypes.
 
-    >>> dd.arange(0, 10, 2), dd.zeros((2, 3)), dd.eye(4), dd.Tensor(weights, name="w")
+>>> dd.arange(0, 10, 2), dd.zeros((2, 3)), dd.eye(4), dd.Tensor(weights, name="w")
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def asarray(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         with np.errstate(all="ignore"):
             array = array.astype(wanted.numpy)
     if array.dtype not in BY_NUMPY:
-        raise DtypeError(f"an array of {array.dtype} has no dtype of dodeca's ({', '.join(DTYPES)})")
+        raise DtypeError(
+            f"an array of {array.dtype} has no dtype of dodeca's ({', '.join(DTYPES)})"
+        )
     kind = BY_NUMPY[array.dtype]
     if array.size <= INLINE:
         return node("constant", (), array.copy(), array.shape, kind)
@@ -149,14 +151,18 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Te
     return (counted.astype("float64") * float(step) + float(start)).astype(dtype or "float32")
 
 
-def linspace(start: float, stop: float, num: int, dtype: Any = "float32", endpoint: bool = True) -> Tensor:
+def linspace(
+    start: float, stop: float, num: int, dtype: Any = "float32", endpoint: bool = True
+) -> Tensor:
     """`num` evenly spaced numbers from `start` to `stop`, computed in float64."""
     gaps = max(num - 1 if endpoint else num, 1)
     counted = iota((num,), 0).astype("float64")
     line = counted * ((float(stop) - float(start)) / gaps) + float(start)
     if endpoint and num > 1:  # the last one is `stop` itself, whatever the step rounded to
         (d,) = maps.dims(1)
-        line = maps.view([line], [[d]], (num,), domains=[[maps.literal(num - 2) - d]], fill=float(stop))
+        line = maps.view(
+            [line], [[d]], (num,), domains=[[maps.literal(num - 2) - d]], fill=float(stop)
+        )
     return line.astype(dtype)
 
 

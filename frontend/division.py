@@ -14,7 +14,7 @@ from typing import Any
 from .arithmetic import binary, unary
 from .comparison import isfinite, where
 from .creation import scalar
-from .promotion import in_float32, as_tensor, together
+from .promotion import as_tensor, in_float32, together
 from .tensor import Tensor, is_scalar, require
 
 _SPLITTER = float(2**27 + 1)  # Veltkamp's, for the 53 bits of a float64
@@ -67,8 +67,8 @@ def _divide_float64(a: Tensor, b: Tensor) -> Tensor:
     """
     down, up, one = 2.0**-300, 2.0**300, scalar("divide", 1.0, a.dtype)
     size_a, size_b = where(a < 0, -a, a), where(b < 0, -b, b)
-    small_a, large_a = size_a < 2.0**-450, 2.0**450 < size_a
-    small_b, large_b = size_b < 2.0**-450, 2.0**450 < size_b
+    small_a, large_a = size_a < 2.0**-450, size_a > 2.0**450
+    small_b, large_b = size_b < 2.0**-450, size_b > 2.0**450
     to_a = where(small_a, up, where(large_a, down, one))
     back_a = where(small_a, down, where(large_a, up, one))
     to_b = where(small_b, up, where(large_b, down, one))
@@ -76,7 +76,7 @@ def _divide_float64(a: Tensor, b: Tensor) -> Tensor:
     inverse = _recip(y)
     q = x * inverse
     better = q + _residual(x, q, y) * inverse
-    nonzero = (better < 0) | (0 < better)
+    nonzero = (better < 0) | (better > 0)
     quotient = where(isfinite(better) & nonzero, better, q)  # q is right where it is 0, inf or NaN
     return quotient * to_b * back_a * to_b * back_a
 
@@ -131,7 +131,7 @@ def _signs_differ(rest: Tensor, divisor: Tensor) -> Tensor:
     """Whether one is below 0 and the other above it."""
     if _is_positive(divisor):
         return rest < 0
-    return ((rest < 0) & (0 < divisor)) | ((0 < rest) & (divisor < 0))
+    return ((rest < 0) & (divisor > 0)) | ((rest > 0) & (divisor < 0))
 
 
 def floor_divide(x: Any, y: Any) -> Tensor:
@@ -158,7 +158,7 @@ def _floor_divide_integers(a: Tensor, b: Tensor) -> Tensor:
         quotient = where(_signs_differ(rest, b), quotient - 1, quotient)
     if is_scalar(b) and b.attribute != 0:
         return quotient
-    return where((b < 0) | (0 < b), quotient, 0)
+    return where((b < 0) | (b > 0), quotient, 0)
 
 
 def _nearest(x: Tensor) -> Tensor:
@@ -177,8 +177,8 @@ def _floor_divide_floats(a: Tensor, b: Tensor) -> Tensor:
     whole = round(quotient(x - r, y))
     floored = where(_signs_differ(r, y), whole - 1.0, whole)
     rough = quotient(x, y)
-    signed = where((floored < 0) | (0 < floored) | ~isfinite(rough), floored, rough * 0.0)
-    return where((y < 0) | (0 < y), signed, rough).astype(a.dtype)
+    signed = where((floored < 0) | (floored > 0) | ~isfinite(rough), floored, rough * 0.0)
+    return where((y < 0) | (y > 0), signed, rough).astype(a.dtype)
 
 
 # --- whole parts --------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def ceil(x: Any) -> Tensor:
 def _ceil(x: Tensor) -> Tensor:
     fraction = _mod(x, 1.0)
     whole = _trunc(x, fraction)
-    return where(0 < fraction, whole + 1.0, whole)
+    return where(fraction > 0, whole + 1.0, whole)
 
 
 def round(x: Any) -> Tensor:
@@ -234,10 +234,10 @@ def _round(x: Tensor) -> Tensor:
     """|x| is an even number plus rest in [0, 2), and the rest rounds to 0, 1 or 2."""
     size = where(x < 0, -x, x)
     rest = _mod(size, 2.0)
-    steps = (0.5 < rest).astype(x.dtype) + (~(rest < 1.5)).astype(x.dtype)
+    steps = (rest > 0.5).astype(x.dtype) + (~(rest < 1.5)).astype(x.dtype)
     whole = (size - rest) + steps
     near = where(x < 0, -whole, whole)
-    return where(size < inf, where(~(0.5 < size), x * 0.0, near), x)
+    return where(size < inf, where(~(size > 0.5), x * 0.0, near), x)
 
 
 def _has_fraction(name: str, x: Any) -> bool:

@@ -8,6 +8,7 @@ tracing; one that is out of range even so reads 0, the view's fill.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index as as_integer
 from typing import Any
@@ -121,33 +122,145 @@ def _holds(size: Size, stop: Dim) -> bool:
 
 
 def _read(x: Tensor, parts: list[_Part]) -> Tensor:
-    """The view that all parts together are."""
+    """The one view that all parts together are."""
     tensors = [part.tensor for part in parts if part.tensor is not None]
     shared = broadcast_shapes("index", *[t.shape for t in tensors])
-    before = _shared_position(parts) if tensors else 0
+    insert = _shared_position(parts) if tensors else -1
     shape: list[Size] = []
-    results: list[int] = []  # for each part the result axis that it makes, where it makes one
+    first = 0  # the result axis where those of the index tensors begin
+    axis_of: dict[int, int] = {}  # part -> result axis
     for i, part in enumerate(parts):
-        if tensors and i == before:
+        if i == insert:
+            first = len(shape)
             shape += shared
-        results.append(len(shape))
         if part.kind in ("new", "slice"):
+            axis_of[i] = len(shape)
             shape.append(part.size)
-    first = min(results[before], len(shape) - len(shared)) if tensors else 0
-    first = (results[before] - len(shared)) if tensors else 0
     d = dims(len(shape))
-    used = _indices(parts, shared)
     places: list[Expr] = [literal(0)] * x.ndim
-    for part, at in zip(parts, results, strict=True):
+    for i, part in enumerate(parts):
         if part.kind == "slice":
-            places[part.axis] = d[at] * part.step + part.start
+            places[part.axis] = d[axis_of[i]] * part.step + part.start
         elif part.kind == "integer":
             places[part.axis] = literal(part.start)
+    used = _index_operands([part for part in parts if part.kind == "tensor"])
     for position, (_, coordinates) in enumerate(used):
-        for axis, expr in coordinates:
-            places[axis] = expr(symbol(position))
+        for axis, expr in coordinates(symbol(position)).items():
+            places[axis] = expr
     over = d[first : first + len(shared)]
-    index_maps = [_shifted(tensor.shape, shared, over) for tensor, _ in used]
     return view(
-        [x], [places], tuple(shape), indices=[t for t, _ in used], index_maps=index_maps
+        [x],
+        [places],
+        tuple(shape),
+        indices=[tensor for tensor, _ in used],
+        index_maps=[broadcast_places(tensor.shape, shared, over) for tensor, _ in used],
     )
+
+
+def _shared_position(parts: list[_Part]) -> int:
+    """Before which part the axes of the index tensors go: where these are if they stand together
+    (integers count among them), else in front."""
+    found = [i for i, part in enumerate(parts) if part.kind in ("integer", "tensor")]
+    return found[0] if found == list(range(found[0], found[-1] + 1)) else 0
+
+
+Coordinates = Callable[[Expr], dict[int, Expr]]  # an index operand's symbol -> source coordinates
+
+
+def _index_operands(parts: list[_Part]) -> list[tuple[Tensor, Coordinates]]:
+    """At most two index operands that say the same as these parts."""
+    if len(parts) > 2:
+        return [_merged(parts[:-1]), _single(parts[-1])]
+    return [_single(part) for part in parts]
+
+
+def _single(part: _Part) -> tuple[Tensor, Coordinates]:
+    tensor, axis, size = part.tensor, part.axis, part.size
+    assert tensor is not None
+    if tensor.dtype.kind == "uint":
+        return tensor, lambda s: {axis: s}
+    if isinstance(size, Dim):
+        return _counted_from_front(tensor, size), lambda s: {axis: s}
+    return tensor, lambda s: {axis: s - floordiv(s, _FAR) * size}
+
+
+def _counted_from_front(tensor: Tensor, size: Size) -> Tensor:
+    wide = tensor.astype("int64")
+    return where(wide < 0, wide + element_count([size]), wide)
+
+
+def _merged(parts: list[_Part]) -> tuple[Tensor, Coordinates]:
+    """Several index tensors as one, which numbers the places row by row; -1 where one is outside."""
+    flat, inside = creation.asarray(0), creation.asarray(True)
+    strides: list[tuple[int, int, int]] = []
+    stride = 1
+    for part in reversed(parts):
+        assert part.tensor is not None
+        size = number("index", part.size, "to index with three tensors or more")
+        at = _counted_from_front(part.tensor, size)
+        flat, inside = flat + at * stride, inside & ~(at < 0) & (at < size)
+        strides.append((part.axis, stride, size))
+        stride *= size
+
+    def coordinates(s: Expr) -> dict[int, Expr]:
+        found = {axis: mod(floordiv(s, by), size) for axis, by, size in strides[:-1]}
+        axis, by, _ = strides[-1]
+        return {**found, axis: floordiv(s, by)}
+
+    return where(inside, flat, -1), coordinates
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+
+def _indices(name: str, value: Any) -> Tensor:
+    tensor = as_tensor(name, value)
+    if tensor.dtype.kind not in ("int", "uint"):
+        raise DtypeError(f"{name}: the indices are {tensor.dtype}, expected integers")
+    return tensor
+
+
+def take(x: Any, indices: Any, axis: int | None = None) -> Tensor:
+    """The slices of x at these positions of an axis, in the place of that axis; without `axis`, x
+    counts as flat. A negative index counts from the end; one out of range gives zeros."""
+    tensor, wanted = as_tensor("take", x), _indices("take", indices)
+    if axis is None:
+        tensor, axis = movement.reshape(tensor, (-1,)), 0
+    at = normal_axis("take", axis, tensor.ndim)
+    parts = [
+        _Part("tensor", i, tensor=wanted, size=size) if i == at else _Part("slice", i, size=size)
+        for i, size in enumerate(tensor.shape)
+    ]
+    return _read(tensor, parts)
+
+
+def embedding(weight: Any, indices: Any) -> Tensor:
+    """The rows of a table: (n, d) and integers of any shape (...) give (..., d)."""
+    return take(weight, _indices("embedding", indices), axis=0)
+
+
+def gather(x: Any, indices: Any, axis: int = -1) -> Tensor:
+    """numpy's take_along_axis: `result[..., i, ...] = x[..., indices[..., i, ...], ...]`.
+
+    Off the axis the shapes broadcast. A negative index counts from the end; one out of range gives 0.
+    """
+    tensor, wanted = as_tensor("gather", x), _indices("gather", indices)
+    if tensor.ndim != wanted.ndim:
+        shapes = f"{show(tensor.shape)} and {show(wanted.shape)}"
+        raise ShapeError(f"gather: x and the indices must have one rank, got shapes {shapes}")
+    at = normal_axis("gather", axis, tensor.ndim)
+    loose = (*tensor.shape[:at], 1, *tensor.shape[at + 1 :])
+    shape: Shape = broadcast_shapes("gather", loose, wanted.shape)
+    places = broadcast_places(loose, shape)
+    used, coordinates = _single(_Part("tensor", at, tensor=wanted, size=tensor.shape[at]))
+    places[at] = coordinates(symbol(0))[at]
+    return view(
+        [tensor], [places], shape, indices=[used], index_maps=[broadcast_places(used.shape, shape)]
+    )
+
+
+def one_hot(indices: Any, num_classes: int, dtype: Any = "float32") -> Tensor:
+    """1 at the index, 0 elsewhere along a new last axis; all 0 for an index out of range."""
+    wanted = _indices("one_hot", indices).astype("int64")
+    classes = creation.arange(num_classes)
+    return equal(movement.expand_dims(wanted, wanted.ndim), classes).astype(dtype)

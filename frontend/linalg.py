@@ -97,7 +97,9 @@ def matmul(x: Any, y: Any) -> Tensor:
     broadcast, a vector on the left is a row, on the right a column, and its axis is dropped."""
     a, b = promote("matmul", x, y)
     if not a.ndim or not b.ndim:
-        raise ShapeError(f"matmul: shapes {show(a.shape)} and {show(b.shape)}: a scalar has no axis")
+        raise ShapeError(
+            f"matmul: shapes {show(a.shape)} and {show(b.shape)}: a scalar has no axis"
+        )
     inner = a.shape[-1], b.shape[-2 if b.ndim > 1 else -1]
     if inner[0] != inner[1]:
         raise ShapeError(
@@ -123,10 +125,17 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
     labels = [_labels(subscripts, term, t) for term, t in zip(inputs, tensors, strict=True)]
     dots = max((named for named in ([n for n in ls if len(n) > 1] for ls in labels)), key=len)
     if arrow:
-        out = [label for part in _letters(subscripts, result) for label in (dots if part == "..." else [part])]
+        out = [
+            label
+            for part in _letters(subscripts, result)
+            for label in (dots if part == "..." else [part])
+        ]
     else:
         flat = [label for named in labels for label in named]
-        out = [*dots, *sorted(label for label in set(flat) if len(label) == 1 and flat.count(label) == 1)]
+        out = [
+            *dots,
+            *sorted(label for label in set(flat) if len(label) == 1 and flat.count(label) == 1),
+        ]
     known = {label for named in labels for label in named}
     for label in out:
         if label not in known or out.count(label) > 1:
@@ -157,7 +166,9 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Tensor:
     a, b = promote("tensordot", x, y)
     if isinstance(axes, int):
         if axes > min(a.ndim, b.ndim) or axes < 0:
-            raise ShapeError(f"tensordot: {axes} axes of shapes {show(a.shape)} and {show(b.shape)}")
+            raise ShapeError(
+                f"tensordot: {axes} axes of shapes {show(a.shape)} and {show(b.shape)}"
+            )
         pairs = list(zip(range(a.ndim - axes, a.ndim), range(axes), strict=True))
     else:
         first, second = ([part] if isinstance(part, int) else list(part) for part in axes)
@@ -193,5 +204,8 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Tensor:
     names = [f"...{k}" for k in range(max(a.ndim, b.ndim) - 1)]
     left, right = names[len(names) - a.ndim + 1 :], names[len(names) - b.ndim + 1 :]
     return contract(
-        "vecdot", [a, b], [[*left[:i], "inner", *left[i:]], [*right[:j], "inner", *right[j:]]], names
+        "vecdot",
+        [a, b],
+        [[*left[:i], "inner", *left[i:]], [*right[:j], "inner", *right[j:]]],
+        names,
     )

@@ -159,6 +159,7 @@ def simplify(expr: Expr, ranges: Sequence[Interval]) -> Expr:
     MLIR has already taken the multiples of the divisor out of a sum, so that what is left is a
     quotient or a remainder whose operand never leaves one period.
     """
+    expr = expr.maybe_downcast()  # operators and compose give classes that may not fit the value
     parts = binary_parts(expr)
     if parts is None:
         one = isinstance(expr, ir.AffineDimExpr) and ranges[expr.position] == (0, 0)
@@ -169,7 +170,11 @@ def simplify(expr: Expr, ranges: Sequence[Interval]) -> Expr:
         low, high = bounds(lhs, ranges)
         if float("-inf") < low <= high < float("inf") and low // by == high // by:
             period = int(low // by)
-            return literal(period) if sign == "floordiv" else lhs + literal(-period * by)
+            return (
+                literal(period)
+                if sign == "floordiv"
+                else (lhs + literal(-period * by)).maybe_downcast()
+            )
     rebuilt = {
         "+": lambda: lhs + rhs,
         "*": lambda: lhs * rhs,
@@ -177,4 +182,4 @@ def simplify(expr: Expr, ranges: Sequence[Interval]) -> Expr:
         "ceildiv": lambda: ir.AffineExpr.get_ceil_div(lhs, rhs),
         "mod": lambda: ir.AffineExpr.get_mod(lhs, rhs),
     }
-    return rebuilt[sign]()
+    return rebuilt[sign]().maybe_downcast()

@@ -8,6 +8,7 @@ node. Sizes may be Dims wherever a map does not need their number.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +32,10 @@ from .shapes import (
 from .tensor import Tensor
 
 
-def broadcast_places(source: Shape, shape: Shape) -> list[Expr]:
-    """Where a tensor of shape `source` is read to make one of the shape that it broadcasts to."""
-    d, skipped = dims(len(shape)), len(shape) - len(source)
+def broadcast_places(source: Shape, shape: Shape, over: Sequence[Expr] | None = None) -> list[Expr]:
+    """Where a tensor of shape `source` is read to make one of the shape that it broadcasts to, whose
+    indices are `over` (by default d0, d1, ...)."""
+    d, skipped = over or dims(len(shape)), len(shape) - len(source)
     return [
         literal(0) if size == 1 and shape[skipped + i] != 1 else d[skipped + i]
         for i, size in enumerate(source)
@@ -105,7 +107,10 @@ def _with_inferred(shape: Shape, wanted: Any) -> Shape:
         raise ShapeError(f"reshape: {show(sizes)} has more than one -1")
     if not holes:
         return as_shape("reshape", sizes)
-    rest, known = list(shape), as_shape("reshape", [s for i, s in enumerate(sizes) if i != holes[0]])
+    rest, known = (
+        list(shape),
+        as_shape("reshape", [s for i, s in enumerate(sizes) if i != holes[0]]),
+    )
     for size in known:
         if isinstance(size, Dim) and size in rest:
             rest.remove(size)
@@ -346,7 +351,7 @@ def split(x: Any, parts: Any, axis: int = 0) -> tuple[Tensor, ...]:
     else:
         edges = list(range(0, size + 1, size // parts)) if size else [0] * (parts + 1)
     pieces = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         places = [e + low if i == at else e for i, e in enumerate(dims(tensor.ndim))]
         shape = (*tensor.shape[:at], max(high - low, 0), *tensor.shape[at + 1 :])
         pieces.append(view([tensor], [places], shape))

@@ -9,8 +9,8 @@ import numpy as np
 
 from .arithmetic import binary, sqrt, unary
 from .comparison import equal, isinf, where
-from .division import fmod
 from .dialect.errors import DtypeError, Error
+from .division import fmod
 from .promotion import as_tensor, floating, is_weak, together
 from .tensor import Tensor, require
 
@@ -33,7 +33,9 @@ def power(x: Any, y: Any) -> Tensor:
         base = as_tensor("power", x) if whole else floating("power", x)
         if base.dtype.kind in ("int", "uint"):
             return _integer_constant_power(base, int(y))
-        if base.dtype.is_float and (float(y).is_integer() and abs(y) <= _LARGEST or abs(y) == 0.5):
+        if base.dtype.is_float and (
+            (float(y).is_integer() and abs(y) <= _LARGEST) or abs(y) == 0.5
+        ):
             return _constant_power(base, float(y))
     a, b = together("power", x, y)
     require("power", a, "float", "int", "uint")
@@ -97,7 +99,7 @@ def _general_power(x: Tensor, y: Tensor) -> Tensor:
     odd = equal(where(y < 0, -y, y) % 2.0, 1.0)
     signed = where(below & odd, -magnitude, magnitude)
     fraction = fmod(y, 1.0)
-    has_fraction = (fraction < 0) | (0 < fraction)
+    has_fraction = (fraction < 0) | (fraction > 0)
     real = where((x < 0) & (-inf < x) & has_fraction, float("nan"), signed)
     is_one = equal(y, 0.0) | equal(x, 1.0) | (equal(size, 1.0) & isinf(y))
     return where(is_one, 1.0, real)

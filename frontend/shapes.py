@@ -33,7 +33,9 @@ class Dim:
         if not self.name.isidentifier():
             raise ShapeError(f"Dim: the name {self.name!r} is not an identifier")
         if not 0 <= self.low <= self.high:
-            raise ShapeError(f"Dim {self.name}: expected 0 <= low <= high, got {self.low}, {self.high}")
+            raise ShapeError(
+                f"Dim {self.name}: expected 0 <= low <= high, got {self.low}, {self.high}"
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dim) and other.name == self.name

@@ -376,7 +376,9 @@ class Tensor:
 _NODES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
 
 
-def node(op: str, operands: tuple[Tensor, ...], attribute: Any, shape: Shape, kind: DType) -> Tensor:
+def node(
+    op: str, operands: tuple[Tensor, ...], attribute: Any, shape: Shape, kind: DType
+) -> Tensor:
     """The one node of this operation on these operands.
 
     A node keeps its operands alive, so their ids in the key stay theirs as long as it lives.
@@ -389,7 +391,9 @@ def node(op: str, operands: tuple[Tensor, ...], attribute: Any, shape: Shape, ki
     return found
 
 
-def fresh(op: str, operands: tuple[Tensor, ...], attribute: Any, shape: Shape, kind: DType) -> Tensor:
+def fresh(
+    op: str, operands: tuple[Tensor, ...], attribute: Any, shape: Shape, kind: DType
+) -> Tensor:
     """A node that is not interned: each input is one of its own."""
     made = object.__new__(Tensor)
     made.op, made.operands, made.attribute = op, operands, attribute

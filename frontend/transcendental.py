@@ -16,6 +16,7 @@ from .promotion import floating, in_float32
 from .tensor import Tensor
 
 LOG2_E = 1 / math.log(2)
+_LOG2_E_REST = 2.0355273740931033e-17  # log2(e) less the float above
 # log2(e) = high + low, with so few bits in `high` that whole exponents times it are exact
 _HIGH_BITS = {"float32": 15, "float64": 41}
 
@@ -52,7 +53,7 @@ def _exp(x: Tensor, offset: float) -> Tensor:
     high = math.floor(LOG2_E * scale) / scale
     whole = x.astype("int32" if x.dtype.bits == 32 else "int64").astype(x.dtype)
     coarse = whole * high + offset if offset else whole * high
-    return exp2(coarse) * exp2((x - whole) * LOG2_E + whole * (LOG2_E - high))
+    return exp2(coarse) * exp2((x - whole) * LOG2_E + whole * (LOG2_E - high + _LOG2_E_REST))
 
 
 def exp_fast(x: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def log1p(x: Tensor) -> Tensor:
     u = x + 1.0
     rough = log(u)
     lost = x - (u - 1.0)
-    return where((0 < u) & (u < math.inf), rough + lost * unary("recip", u), rough)
+    return where((u > 0) & (u < math.inf), rough + lost * unary("recip", u), rough)
 
 
 @in_float32
@@ -131,7 +132,7 @@ def erf(x: Tensor) -> Tensor:
     u = where(limit < v, limit, v) * (2 / limit) - 1.0
     value = x * _polynomial(row, u)
     bounded = where(value < -1.0, -1.0, value)
-    return where(1.0 < bounded, 1.0, bounded)
+    return where(bounded > 1.0, 1.0, bounded)
 
 
 @in_float32

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from mlir import ir
@@ -385,24 +386,20 @@ _NEAR = {32: 2.0**17, 64: 2.0**31}  # |x| up to which they are enough to reduce 
 
 
 def _exp2(f: Format, x: Lanes) -> Lanes:
-    """2^x = 2^fraction * 2^n, where n is applied in two steps so that it underflows gradually.
+    """2^x = 2^fraction * 2^a * 2^b; in two nearly equal steps it underflows gradually.
 
-    n + split + bias is read from the low bits of x + magic. One factor is 2^min(n + split, 0). The
-    other, 2^max(n, -split), is added into the exponent field of the polynomial, whose own factor
-    `scale` makes the offsets cancel, modulo the field and the sign bit above it.
+    With n = a + b, the low bits of x + magic are n + 2 bias, which is the sum of the exponent fields
+    of 2^a and 2^b; half of it, rounded down, is the first one's.
     """
-    split = (f.bias + 1) // 2
-    scale = -math.ldexp(1.0, f.bias + 2 - split)
-    magic = f.magic + split + f.bias
+    magic = f.magic + 2 * f.bias
     lowest = -f.bias - f.mantissa - 1
     x = where(x > f.bias + 1, f.bias + 1, x)  # in this order a NaN passes
     x = where(x < lowest, lowest, x)
     shifted = x + magic
-    power = horner(x - (shifted - magic), [scale, *(scale * c for c in _EXP2[f.width])])
-    exponent = shifted.bits() << f.mantissa
-    one = exponent.like(f.bias << f.mantissa)
-    head = (power.bits() + Lanes(arith.maxui(exponent.value, one.value))).as_float()
-    return head * Lanes(arith.minui(exponent.value, one.value)).as_float()
+    power = horner(x - (shifted - magic), [1.0, *_EXP2[f.width]])
+    sum_ = shifted.bits() << f.mantissa
+    first = (shifted.bits() << (f.mantissa - 1)) & -(1 << f.mantissa)
+    return (power * first.as_float()) * (sum_ - first).as_float()
 
 
 def _log2(f: Format, x: Lanes) -> Lanes:
@@ -513,6 +510,7 @@ def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
     return [(r if is_double else r.converted(arith.truncf, x.element)).value, n.value]
 
 
+@cache
 def _inverse_pi_words(count: int) -> list[int]:
     """The first bits of 1/pi's binary fraction in 64-bit words, after one word of zeros."""
     one = 1 << (64 * count + 64)  # 64 bits to spare

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 from mlir import ir
 from mlir.dialects import llvm as mlir_llvm
-from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
-from mlir.passmanager import PassManager
 
 from ..dialect.errors import CompileError
 from .expand import keep_sqrt
-from .registry import register
+from .registry import NoOptions, build_pipeline, register, register_pipeline
 from .targets import Target, find_target
 
 _CPU = (
@@ -43,31 +41,33 @@ class LowerOptions:
     target: str = "cpu"
 
 
-@register("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions)
-def _lower_pass(module: ir.Operation, options: LowerOptions) -> None:
-    lower(module, find_target(options.target))
+@register("dodeca-keep-sqrt", "Hides square roots from the lowering that wants library calls")
+def _keep_sqrt_pass(module: ir.Operation, options: NoOptions) -> None:
+    keep_sqrt(module)
+
+
+@register_pipeline("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions)
+def lowering(options: LowerOptions) -> str:
+    """The passes, upstream's but for one, that lower tile programs for a target."""
+    target = find_target(options.target)
+    if not target.is_gpu:
+        return _CPU
+    last = _GPU_LAST[target.family].replace("CHIP", target.chip)
+    return f"{_GPU_FIRST},dodeca-keep-sqrt,{last}"
 
 
 def lower(module: ir.Operation, target: Target) -> None:
-    """Lower a module of tile functions in place, with upstream passes."""
-    if not target.is_gpu:
-        _run(_CPU, module, target)
-        return
-    _run(_GPU_FIRST, module, target)
-    keep_sqrt(module)
-    _run(_GPU_LAST[target.family].replace("CHIP", target.chip), module, target)
-
-
-def _run(pipeline: str, module: ir.Operation, target: Target) -> None:
+    """Lower a module of tile functions in place."""
     before = str(module)
+    text = f"dodeca-lower{{target={target.name}}}"
     try:
-        PassManager.parse(f"builtin.module({pipeline})", module.context).run(module)
-    except MLIRError as error:
+        build_pipeline(text, module.context).run(module)
+    except CompileError as error:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", delete=False) as file:
             file.write(before)
         raise CompileError(
-            f"lowering to {target.name} failed: {error}\nrepeat with: dodeca-opt {file.name} "
-            f"--pass-pipeline='builtin.module({pipeline})'"
+            f"lowering to {target.name}: {error}\n"
+            f"repeat with: dodeca-opt {file.name} --pass-pipeline='{text}'"
         ) from None
 
 

@@ -50,7 +50,8 @@ class Pass:
     options: (
         type  # a frozen dataclass; its fields (str, int or bool, with defaults) are the options
     )
-    run: Run
+    run: Run | None
+    expands: Callable[[Any], str] | None = None  # or the text of the pipeline that it stands for
 
 
 class PassFailure(Error):
@@ -72,6 +73,16 @@ def register(name: str, summary: str, options: type = NoOptions) -> Callable[[Ru
             raise Error(f"two passes are called {name}, one is in {PASSES[name].run.__module__}")
         PASSES[name] = Pass(name, summary, options, run)
         return run
+
+    return add
+
+
+def register_pipeline(name: str, summary: str, options: type = NoOptions) -> Callable:
+    """A decorator for a function from options to the pipeline text that `name` stands for."""
+
+    def add(expands: Callable[[Any], str]) -> Callable[[Any], str]:
+        PASSES[name] = Pass(name, summary, options, None, expands)
+        return expands
 
     return add
 
@@ -195,16 +206,25 @@ def build_pipeline(text: str, context: ir.Context) -> Pipeline:
     if len(elements) == 1 and elements[0].name in ("builtin.module", "any"):
         elements = [_element(part) for part in _split(elements[0].inner)]
     pipeline = Pipeline(context)
+    _extend(pipeline, elements, table)
+    return pipeline
+
+
+def _extend(pipeline: Pipeline, elements: list[_Element], table: dict[str, Pass]) -> None:
     for element in elements:
         if element.name in table:
             row = table[element.name]
-            pipeline.add_ours(row, parse_options(row, element.options))
+            options = parse_options(row, element.options)
+            if row.expands:
+                parts = [_element(part) for part in _split(row.expands(options))]
+                _extend(pipeline, parts, table)
+            else:
+                pipeline.add_ours(row, options)
             continue
         for name in re.findall(r"[\w.-]+", element.inner):
             if name in table:
                 raise Error(f"{name} runs on the module: it cannot stand inside {element.name}()")
         pipeline.add_upstream(element.text)
-    return pipeline
 
 
 class _Element(NamedTuple):

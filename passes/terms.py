@@ -13,13 +13,16 @@ from __future__ import annotations
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ..dialect import DTYPES, PRIMITIVES, DType
+from ..dialect.errors import CompileError
 from ..dialect.interpreter import convert
 from .index import Axis, Datum, Expr, substitute
 
+LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
 
 
@@ -31,7 +34,7 @@ class Term:
     expression); const: its canonical text; sum, max: the axis.
     """
 
-    __slots__ = ("__dict__", "args", "attr", "axes", "dtype", "op")
+    __slots__ = ("__dict__", "__weakref__", "args", "attr", "axes", "dtype", "op")
 
     def __init__(self, op: str, args: tuple[Term, ...], attr: Any, dtype: DType):
         self.op, self.args, self.attr, self.dtype = op, args, attr, dtype
@@ -89,7 +92,7 @@ class Term:
         return self.text if len(self.text) < 200 else self.text[:197] + "..."
 
 
-_INTERNED: dict[tuple, Term] = {}
+_INTERNED: WeakValueDictionary[tuple, Term] = WeakValueDictionary()
 
 
 def _intern(op: str, args: tuple[Term, ...], attr: Any, dtype: DType) -> Term:
@@ -129,6 +132,11 @@ def load(buffer: str, index: tuple[Expr, ...], shape: tuple[int, ...], dtype: DT
 
 def table(values: np.ndarray, expr: Expr, dtype: DType) -> Term:
     """An element of a small constant array, by its row-major position."""
+    if values.size > LARGEST_TABLE:
+        raise CompileError(
+            f"a constant of {values.size} elements is compiled into code; pass it as a weight (an "
+            f"argument with dodeca.weight) or keep it to {LARGEST_TABLE} elements"
+        )
     if not expr.parts:
         return constant(values.reshape(-1)[expr.constant], dtype)
     texts = tuple(constant(v, dtype).attr for v in values.reshape(-1))

@@ -29,7 +29,7 @@ from ..dialect.errors import CompileError
 from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
 from .cost import contiguous_along, inner_level, top_level
-from .fuse import SCHEDULE, entry_function, read_schedule
+from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient
 from .placement import Level, Walker, deep_recursion
 from .registry import register
@@ -56,7 +56,7 @@ def _tile_pass(module: ir.Operation, options: TileOptions) -> None:
     target = find_target(options.target)
     kernels = [op.operation for op in body.operations if op.operation.name == "func.func"]
     if len(kernels) > 1:
-        kernels = [k for k in kernels if k is not entry_function(module)]
+        kernels = kernels[1:]  # the first calls the others; the plan is read from it, not code
     made = [tile(kernel, target, options.precision) for kernel in kernels]
     for op in list(body.operations):
         op.operation.erase()

@@ -38,10 +38,10 @@ from .jit import compile_for_host, load_objects
 from .memory import aligned
 
 LINE = 64  # bytes of a cache line: what different threads write stays on different lines
-# How a thread waits: first it pauses, some 30 ns each time, then it offers its core to others, since
-# on a busy machine the thread that it waits for may need just this core; an idle worker then sleeps.
-YIELD_AFTER = 200  # rounds of waiting before the core is offered
-PARK_AFTER = 300  # rounds before an idle worker sleeps, tens of microseconds
+# How a thread waits: first it pauses, some 30 ns each time, then it offers its core to others (on a
+# busy machine the thread that it waits for may need just this core); an idle worker then sleeps.
+YIELD_AFTER = 100  # rounds of waiting before the core is offered
+PARK_AFTER = 200  # rounds before an idle worker sleeps, tens of microseconds
 
 # A pool in memory, in cache lines: 0 is the job and the settings, 1 the barrier's counter, 2 the
 # count of workers that are done, then one line for each worker: state, semaphore, pool, its number.
@@ -166,7 +166,8 @@ entry:
   %ignored = call i32 @fesetenv(ptr inttoptr (i64 -1 to ptr))
   br label %idle
 idle:
-  %round = phi i64 [ 0, %entry ], [ %next, %pause ], [ %next, %yield ], [ 0, %park.try ], [ 0, %job ]
+  %round = phi i64 [ 0, %entry ], [ %next, %pause ], [ %next, %yield ], [ 0, %park.try ],
+                   [ 0, %job ]
   %state = load atomic i32, ptr %self acquire, align 4
   %called = icmp eq i32 %state, 1
   br i1 %called, label %job, label %none

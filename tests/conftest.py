@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dodeca.dialect import context
 from mlir import ir
 from mlir.dialects import func
-
-from dodeca.dialect import context
 
 
 def _build(body: Callable[..., Any], *types: str) -> ir.Module:

@@ -6,7 +6,6 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-
 from dodeca.dialect import DTYPES, bindings, dtype
 from dodeca.dialect.errors import DtypeError
 
@@ -32,7 +31,7 @@ def test_lookup(value, name) -> None:
 
 @pytest.mark.parametrize("value", ["float8", np.complex64, np.int16, object(), None, "", str])
 def test_unknown_dtypes(value) -> None:
-    with pytest.raises(DtypeError, match="unknown dtype .*; dodeca has float32, float16, bfloat16"):
+    with pytest.raises(DtypeError, match=r"unknown dtype .*; dodeca has float32, float16"):
         dtype(value)
 
 

@@ -8,10 +8,9 @@ import math
 
 import numpy as np
 import pytest
-from mlir import ir
-
 from dodeca.dialect import DTYPES, PRIMITIVES, evaluate, ops
 from dodeca.dialect.errors import ArgumentError, Error
+from mlir import ir
 
 FLOATS = [d for d in DTYPES.values() if d.is_float]
 INTEGERS = [d for d in DTYPES.values() if d.kind in ("int", "uint")]

@@ -4,10 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from mlir import ir
-
 from dodeca.dialect import DTYPES, View, context, evaluate, ops, verify
 from dodeca.dialect.views import UNBOUNDED, bounds
+from mlir import ir
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) + 1
 Y = -np.arange(6, dtype=np.float32).reshape(2, 3) - 1

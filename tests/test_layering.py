@@ -18,11 +18,11 @@ MAY_IMPORT = {
 }
 CORE_LINES = 5_000
 # what models are made of; the core may not know any of it
-BLOCKS = (
-    ["softmax", "attention", "layernorm", "layer_norm", "rmsnorm", "rms_norm", "batchnorm"]
-    + ["batch_norm", "groupnorm", "gelu", "relu", "sigmoid", "silu", "swish", "welford"]
-    + ["logsumexp", "cross_entropy", "conv2d", "embedding", "transformer", "rope"]
-)
+NAMES = """
+    softmax attention layernorm layer_norm rmsnorm rms_norm batchnorm batch_norm groupnorm gelu relu
+    sigmoid silu swish welford logsumexp cross_entropy conv2d embedding transformer rope
+"""
+BLOCKS = NAMES.split()
 
 
 def files(folder: str) -> list[Path]:

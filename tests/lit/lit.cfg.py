@@ -1,5 +1,6 @@
 """lit's configuration: `lit tests/lit`, or the pytest in ../test_lit.py, which runs it."""
 
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +25,8 @@ config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir"]
 config.test_source_root = str(here)
 config.test_exec_root = parameters.get("out", str(here.parents[1] / "build" / "lit"))
+if "PYTHONPATH" in os.environ:
+    config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 config.substitutions += [
     ("%dodeca-opt", f'"{sys.executable}" -m dodeca.passes.opt'),
     (r"\bFileCheck\b", f'"{tool("FileCheck")}"'),
