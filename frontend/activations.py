@@ -1,8 +1,8 @@
 """Activations, softmax and normalisation, written as their formulas.
 
-Exponentials here are `exp2(x * log2(e))`, and sums are divided by multiplying with a reciprocal: both
-cost a last place, and keep the graph as plain as the formula. 16-bit floats are computed in float32
-and rounded once.
+Exponentials here are `exp2(x * log2(e))`, and sums are divided by multiplying with a reciprocal:
+both cost a last place, and keep the graph as plain as the formula. 16-bit floats are computed in
+float32 and rounded once.
 """
 
 from __future__ import annotations

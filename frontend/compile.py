@@ -59,9 +59,10 @@ def compile(
 ) -> Any:
     """An Executable of a function (traced with the specs) or of a graph.
 
-    With Dims in the specs it is a Specialised, which compiles for each set of sizes that it is called
-    with. `precision="strict"` keeps every rounding of the program, "fast" may reassociate; `threads`
-    is how many run it. TargetError for an unknown target, CompileError where a stage fails.
+    With Dims in the specs it is a Specialised, which compiles for each set of sizes that it is
+    called with. `precision="strict"` keeps every rounding of the program, "fast" may reassociate;
+    `threads` is how many run it. TargetError for an unknown target, CompileError where a stage
+    fails.
     """
     options = Options(target, search, precision, threads)
     if isinstance(function, Graph):
@@ -90,7 +91,7 @@ class Specialised:
     executables: dict[tuple[tuple[str, int], ...], Any] = field(default_factory=dict)
 
     def __call__(self, *arrays: Any) -> Any:
-        """Run the Executable for the sizes of these arrays; ArgumentError for a size out of range."""
+        """Run the Executable for the sizes of these arrays; ArgumentError for one out of range."""
         given = check_arguments(self.graph.inputs, arrays)
         return self.specialise(**sizes_of(self.graph.inputs, given))(*arrays)
 
@@ -103,7 +104,7 @@ class Specialised:
 
 
 def with_sizes(graph: Graph, sizes: dict[str, int]) -> Graph:
-    """The graph traced again with numbers for its Dims; ArgumentError if one is missing or wrong."""
+    """The graph traced again with numbers for its Dims; ArgumentError if one does not fit."""
     if graph.function is None:
         raise Error(
             "compile: a module with dynamic sizes cannot be specialised; trace the function"

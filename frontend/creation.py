@@ -24,7 +24,8 @@ def asarray(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
 
     An array of more than 16 elements is a weight of the programs that use it, under its `name`; it
     is not copied, so do not change it. Arrays keep their dtype; scalars and lists of floats are
-    float32, of integers int64, unless `dtype` says otherwise. DtypeError for what has no dtype here.
+    float32, of integers int64, unless `dtype` says otherwise. DtypeError for what has no dtype
+    here.
     """
     if isinstance(value, Tensor):
         return value if dtype is None else astype(value, dtype)

@@ -2,8 +2,9 @@
 
 The primitives have `recip` and a `mod` with C's sign (the dividend's). Float quotients narrower
 than float64 go through float64, whose product a * recip(b) is off by at most 2**-52 of itself; the
-quotient of two 24-bit numbers is never that close to the middle between two others, so that rounding
-it gives the correctly rounded one (in the normal range). Whole parts take `mod` by 1, which is exact.
+quotient of two 24-bit numbers is never that close to the middle between two others, so that
+rounding it gives the correctly rounded one (in the normal range). Whole parts take `mod` by 1,
+which is exact.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def _floor_divide_integers(a: Tensor, b: Tensor) -> Tensor:
     """a // b: float64 estimates the truncated quotient, integers find what it missed.
 
     a - mod(a, b) is a multiple of b. The estimate of its quotient is wrong by less than 2**12; what
-    remains is again a multiple of b, whose quotient is so small that its estimate is exact. Integers
-    wrap, so that the least integer by -1 gives itself.
+    remains is again a multiple of b, whose quotient is so small that its estimate is exact.
+    Integers wrap, so that the least integer by -1 gives itself.
     """
     rest = binary("mod", a, b)
     multiple, divisor = (a - rest).astype("int64"), b.astype("int64")

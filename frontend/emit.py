@@ -145,7 +145,7 @@ class _Writer:
             for x, argument in zip(self.inputs, self.arguments, strict=False):
                 if dim in x.shape:
                     index = ir.IndexType.get()
-                    axis = arith.ConstantOp(index, ir.IntegerAttr.get(index, x.shape.index(dim)))
+                    axis = arith.ConstantOp(index, x.shape.index(dim))
                     self.extents[dim.name] = tensor_dialect.DimOp(argument, axis.result).result
                     break
             else:

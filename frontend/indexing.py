@@ -190,7 +190,7 @@ def _counted_from_front(tensor: Tensor, size: Size) -> Tensor:
 
 
 def _merged(parts: list[_Part]) -> tuple[Tensor, Coordinates]:
-    """Several index tensors as one, which numbers the places row by row; -1 where one is outside."""
+    """Several index tensors as one that numbers the places row by row; -1 if one is outside."""
     flat, inside = creation.asarray(0), creation.asarray(True)
     strides: list[tuple[int, int, int]] = []
     stride = 1
@@ -242,7 +242,8 @@ def embedding(weight: Any, indices: Any) -> Tensor:
 def gather(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """numpy's take_along_axis: `result[..., i, ...] = x[..., indices[..., i, ...], ...]`.
 
-    Off the axis the shapes broadcast. A negative index counts from the end; one out of range gives 0.
+    Off the axis the shapes broadcast. A negative index counts from the end; one out of range gives
+    0.
     """
     tensor, wanted = as_tensor("gather", x), _indices("gather", indices)
     if tensor.ndim != wanted.ndim:

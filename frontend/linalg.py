@@ -26,7 +26,7 @@ Labels = Sequence[str]
 
 
 def contract(name: str, tensors: Sequence[Tensor], labels: Sequence[Labels], out: Labels) -> Tensor:
-    """The sum over all labels not in `out` of the product of the tensors, whose axes the labels name.
+    """The sum, over all labels not in `out`, of the product of the tensors with these axes.
 
     A label twice on one tensor is its diagonal; a size of 1 meets any size. Tensors are multiplied
     from left to right, and a label is summed as soon as nothing to come needs it.
@@ -93,8 +93,9 @@ def _aligned_sum(
 
 
 def matmul(x: Any, y: Any) -> Tensor:
-    """The matrix product, (..., m, k) @ (..., k, n) -> (..., m, n), with numpy's rules: leading axes
-    broadcast, a vector on the left is a row, on the right a column, and its axis is dropped."""
+    """The matrix product, (..., m, k) @ (..., k, n) -> (..., m, n), with numpy's rules: leading
+    axes broadcast, a vector on the left is a row, on the right a column, and its axis is
+    dropped."""
     a, b = promote("matmul", x, y)
     if not a.ndim or not b.ndim:
         raise ShapeError(

@@ -26,15 +26,14 @@ from .shapes import (
     normal_axes,
     normal_axis,
     number,
-    numbers,
     show,
 )
 from .tensor import Tensor
 
 
 def broadcast_places(source: Shape, shape: Shape, over: Sequence[Expr] | None = None) -> list[Expr]:
-    """Where a tensor of shape `source` is read to make one of the shape that it broadcasts to, whose
-    indices are `over` (by default d0, d1, ...)."""
+    """Where a tensor of shape `source` is read to make one of the shape that it broadcasts to,
+    whose indices are `over` (by default d0, d1, ...)."""
     d, skipped = over or dims(len(shape)), len(shape) - len(source)
     return [
         literal(0) if size == 1 and shape[skipped + i] != 1 else d[skipped + i]
@@ -249,7 +248,7 @@ def flip(x: Any, axis: Any = None) -> Tensor:
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
-    """x shifted along axes, what leaves one end entering at the other; without `axis` as if flat."""
+    """x shifted along axes, what leaves one end entering at the other; by default as if flat."""
     tensor = asarray(x)
     if axis is None:
         flat = reshape(tensor, (-1,))
@@ -268,14 +267,11 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
 
 
 def pad(x: Any, widths: Any, value: bool | int | float = 0) -> Tensor:
-    """x with `value` around it; `widths` is a pair (before, after) for every axis, or one for all."""
+    """x with `value` around it; `widths` is a pair (before, after) for each axis, or one for
+    all."""
     tensor = asarray(x)
-    pairs = list(widths) if isinstance(widths, Sequence) else [(widths, widths)] * tensor.ndim
-    if len(pairs) == 2 and all(isinstance(w, int) for w in pairs):
-        pairs = [tuple(pairs)] * tensor.ndim
-    if len(pairs) != tensor.ndim or any(min(pair) < 0 for pair in pairs):
-        raise ShapeError(f"pad: widths {widths} do not fit shape {show(tensor.shape)}")
-    if all(pair == (0, 0) for pair in map(tuple, pairs)):
+    pairs = _pad_pairs(tensor, widths)
+    if not any(before or after for before, after in pairs):
         return tensor
     places, shape = dims(tensor.ndim), list(tensor.shape)
     for i, (before, after) in enumerate(pairs):
@@ -283,6 +279,22 @@ def pad(x: Any, widths: Any, value: bool | int | float = 0) -> Tensor:
             shape[i] = number("pad", tensor.shape[i]) + before + after
             places[i] = places[i] - before
     return view([tensor], [places], tuple(shape), fill=value)
+
+
+def _pad_pairs(x: Tensor, widths: Any) -> list[tuple[int, int]]:
+    given = list(widths) if isinstance(widths, Sequence) else [widths, widths]
+    if len(given) == 2 and all(isinstance(width, int) for width in given):
+        given = [given] * x.ndim
+    problem = ShapeError(f"pad: widths {widths} do not fit shape {show(x.shape)}")
+    if len(given) != x.ndim:
+        raise problem
+    pairs = []
+    for pair in given:
+        before, after = (pair, pair) if isinstance(pair, int) else tuple(pair)
+        if before < 0 or after < 0:
+            raise problem
+        pairs.append((before, after))
+    return pairs
 
 
 def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
@@ -417,13 +429,3 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
         swap = indexing == "xy" and len(shape) > 1
         grids.append(swapaxes(grid, 0, 1) if swap else grid)
     return grids
-
-
-def atleast(x: Tensor, rank: int) -> Tensor:
-    """x with axes of size 1 in front until it has this rank."""
-    return expand_dims(x, tuple(range(rank - x.ndim))) if x.ndim < rank else x
-
-
-def shape_numbers(name: str, x: Tensor) -> tuple[int, ...]:
-    """The shape of x in numbers; ShapeError naming the operation if it has a Dim."""
-    return numbers(name, x.shape)

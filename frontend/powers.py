@@ -23,10 +23,10 @@ def power(x: Any, y: Any) -> Tensor:
     (-2) ** 0.5 NaN, 0 ** -1 inf.
 
     A Python number as y is special: whole ones are repeated products, 0.5 and -0.5 are square roots
-    (-inf ** 0.5 is NaN, as with numpy's operator). Other floats narrower than float64 are
-    computed in float64; for float64 the result is right to about |y * log2(x)| ulp. Integers to
-    non-negative integers are exact and wrap; DtypeError for a negative number as y, while a negative
-    element of a tensor y counts as 0.
+    (-inf ** 0.5 is NaN, as with numpy's operator). Other floats narrower than float64 are computed
+    in float64; for float64 the result is right to about |y * log2(x)| ulp. Integers to non-negative
+    integers are exact and wrap; DtypeError for a negative number as y, while a negative element of
+    a tensor y counts as 0.
     """
     if is_weak(y):
         whole = isinstance(y, int | np.integer)
@@ -79,7 +79,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 
 
 def _integer_power(a: Tensor, b: Tensor) -> Tensor:
-    """a ** b by squaring, one bit of b at a time; the bits come from remainders by powers of two."""
+    """a ** b by squaring, a bit of b at a time; remainders by powers of two give the bits."""
     result, square = together("power", a, 1)[1], a
     bits = a.dtype.bits - (a.dtype.kind == "int")
     for bit in range(bits):

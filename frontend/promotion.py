@@ -1,11 +1,11 @@
 """Type promotion, as the Python array API standard has it.
 
-Tensors of one kind meet in the wider dtype; an integer and a float meet in the float's dtype. Python
-scalars (and numpy's scalars, which numpy's own arithmetic returns for them) are weak: they take the
-dtype of the tensor, unless their kind is higher, and then the default dtype of their kind, int64
-or float32. Where this differs from numpy: int32 and float32 give float32 there float64; a float
-from integers is float32, numpy's default is float64; int8 and uint8 give int32, since there is no
-int16; float16 and bfloat16 give float32.
+Tensors of one kind meet in the wider dtype; an integer and a float meet in the float's dtype.
+Python scalars (and numpy's scalars, which numpy's own arithmetic returns for them) are weak: they
+take the dtype of the tensor, unless their kind is higher, and then the default dtype of their kind,
+int64 or float32. Where this differs from numpy: int32 and float32 give float32 there float64; a
+float from integers is float32, numpy's default is float64; int8 and uint8 give int32, since there
+is no int16; float16 and bfloat16 give float32.
 
     >>> result_type(dd.zeros(3, dtype="int32"), 2.5)
     float32

@@ -1,8 +1,8 @@
 """Reductions: sums, maxima and what follows from them, over some axes or all.
 
 `axis` is an integer, several, or None for all; `keepdims` leaves axes of size 1 in place. Sums and
-products of integers and bools are int64. 16-bit floats are summed in float32 and rounded once. A mean
-multiplies by 1/n, which may differ from a division in the last place.
+products of integers and bools are int64. 16-bit floats are summed in float32 and rounded once. A
+mean multiplies by 1/n, which may differ from a division in the last place.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ def cumulative_sum(
 ) -> Tensor:
     """The running sum along an axis (which only a tensor of rank 1 may leave out).
 
-    Along up to 512 elements, or a Dim, it sums each prefix, so that work grows with the square of the
-    length; longer ones are summed in blocks of 64, whose totals are a running sum of their own.
+    Along up to 512 elements, or a Dim, it sums each prefix, so that work grows with the square of
+    the length; longer ones are summed in blocks of 64, whose totals are a running sum of their own.
     """
     tensor = as_tensor("cumulative_sum", x)
     if axis is None and tensor.ndim != 1:

@@ -76,8 +76,8 @@ class Graph:
     def interpret(self, *arrays: Any, precision: str = "own") -> Any:
         """The reference interpreter's results on these arrays, in the function's own structure.
 
-        `precision="own"` rounds every operation to its dtype; "high" keeps floats in float64. Raises
-        ArgumentError for arrays that do not fit the inputs.
+        `precision="own"` rounds every operation to its dtype; "high" keeps floats in float64.
+        Raises ArgumentError for arrays that do not fit the inputs.
         """
         given = check_arguments(self.inputs, arrays)
         weights = [self.weights[name] for name in weight_names(self.module)]
@@ -109,9 +109,9 @@ def trace(function: Callable[..., Any], *specs: Any) -> Graph:
     """The graph of a function of Tensors, called once with symbolic inputs.
 
     `specs` describe the arguments in order (an array or Tensor stands for its shape and dtype). The
-    function returns a Tensor, or a tuple, list or dict of them. Arrays of more than 16 elements that
-    it uses become weights under their names (for a method of an `nn.Module` under the parameters'
-    dotted names), smaller ones constants.
+    function returns a Tensor, or a tuple, list or dict of them. Arrays of more than 16 elements
+    that it uses become weights under their names (for a method of an `nn.Module` under the
+    parameters' dotted names), smaller ones constants.
     """
     if not callable(function):
         raise ArgumentError(f"trace: {function!r} is not a function")
@@ -130,7 +130,7 @@ def trace(function: Callable[..., Any], *specs: Any) -> Graph:
 def _as_spec(position: int, value: Any) -> Spec:
     if isinstance(value, Spec):
         return value
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, Tensor | np.ndarray | np.generic):
         return Spec(tuple(value.shape), as_dtype(value.dtype))
     raise ArgumentError(f"trace: argument {position} is {value!r}; expected a dd.spec or an array")
 
@@ -138,7 +138,7 @@ def _as_spec(position: int, value: Any) -> Spec:
 def _with_names(function: Callable[..., Any], specs: list[Spec]) -> list[Spec]:
     """The specs, those without a name named as the function's parameters are."""
     try:
-        bound = inspect.signature(function).bind(*specs)
+        bound = inspect.signature(getattr(function, "forward", function)).bind(*specs)
     except ValueError:  # a builtin has no signature
         return specs
     except TypeError as error:
@@ -161,7 +161,7 @@ def _check_dims(specs: Sequence[Spec]) -> None:
 
 
 def _parameter_names(function: Callable[..., Any]) -> dict[int, str]:
-    """The dotted names of the parameters of the module whose method is traced, by the arrays' ids."""
+    """The dotted names of the parameters of a traced module or method, by the arrays' ids."""
     owner = getattr(function, "__self__", function)
     parameters = getattr(owner, "parameters", None)
     if not callable(parameters):
@@ -239,7 +239,7 @@ def _parse(text_or_path: str | Path) -> ir.Module:
     with context(), ir.Location.unknown():
         try:
             return ir.Module.parse(text)
-        except ir.MLIRError as error:
+        except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue]
             lines = [
                 f"{name}:{d.location.start_line}:{d.location.start_col}: {d.message}"
                 for d in error.error_diagnostics

@@ -40,9 +40,10 @@ def sin(x: Any) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e to the power x, to 3 ulp.
 
-    exp2(x * log2(e)) would carry the rounding of the product, |x| / 2 ulp, into the result. With x =
-    n + r, n whole, exp(x) = exp2(n * high) * exp2(r * log2(e) + n * low), where n * high is exact.
-    n saturates at infinities and is 0 for NaN, and low > 0, so that both factors go the same way.
+    exp2(x * log2(e)) would carry the rounding of the product, |x| / 2 ulp, into the result. With x
+    = n + r, n whole, exp(x) = exp2(n * high) * exp2(r * log2(e) + n * low), where n * high is
+    exact. n saturates at infinities and is 0 for NaN, and low > 0, so that both factors go the same
+    way.
     """
     return _exp(x, 0.0)
 
@@ -115,7 +116,7 @@ def cosh(x: Tensor) -> Tensor:
 
 @in_float32
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent, to 4 ulp: a polynomial up to |x| = 0.55, then 1 - 2 / (exp(2x) + 1)."""
+    """The hyperbolic tangent, to 4 ulp: a polynomial near 0, else 1 - 2 / (exp(2x) + 1)."""
     row = APPROXIMATIONS["tanh", x.dtype.name]
     v = x * x
     near = x * (v * _polynomial(row, v) + 1.0)

@@ -151,7 +151,8 @@ class Extractor:
         return order
 
     def _kernel(self, name: str, kept: set[str]) -> Chosen:
-        allowed = sum(self._bit[other] for other in kept if other != name)
+        # only from values before it, so that two equal values never wait for each other
+        allowed = sum(self._bit[other] for other in kept) & (self._bit[name] - 1)
         mask = self._visible(self.graph.class_of[self.candidates[name].term], allowed)
         key = (name, mask)
         if key not in self._kernels:

@@ -22,7 +22,7 @@ from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_
 from .decompose import Decomposer
 from .egraph import Budget, saturate
 from .extract import Candidate, Chosen, Extractor
-from .index import Axis
+from .index import Axis, Expr, substitute
 from .regions import Region, partition
 from .registry import register
 from .schedule import Schedule
@@ -116,9 +116,7 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
 
     comprehension = Comprehension(inputs.get, watch)
     found = {names[v]: _candidate(v, region, comprehension, candidates) for v in candidates}
-    equal = [
-        (terms.load(names[v], point, static_shape(v), t.dtype), t) for (v, point), t in joined.items()
-    ]
+    equal = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
     outputs = [names[v] for v in region.outputs]
     graph = saturate([c.term for c in found.values()], equal, precision, Budget())
     extractor = Extractor(
@@ -133,6 +131,13 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
         "predicted seconds": sum(k.seconds for k in chosen if not k.free),
     }
     return chosen, report
+
+
+def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term:
+    """The load that gives `term`; along an axis that it does not depend on, place 0 is as good."""
+    still = {a: Expr(0) for expr in point for a in expr.axes if a not in term.axes}
+    place = tuple(substitute(expr, still) for expr in point)
+    return terms.load(name, place, static_shape(value), term.dtype)
 
 
 def _candidate_values(region: Region) -> list[ir.Value]:

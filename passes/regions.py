@@ -74,6 +74,10 @@ def partition(block: ir.Block, weights: set[ir.Value]) -> Iterator[Region]:
     last_use.update(dict.fromkeys(returned, len(operations)))
     heavy = _heavy(operations)
     remade = _remade(operations)
+    for op in reversed(operations):
+        if op in remade:  # where its result is read, it is made again, and its operands are read
+            for x in op.operands:
+                last_use[x] = max(last_use[x], last_use.get(op.results[0], -1))
     edges = [0, *_cuts(operations, last_use, heavy - prepared), len(operations)]
 
     def region(start: int, end: int) -> Region:

@@ -47,9 +47,7 @@ class Pass:
 
     name: str  # "dodeca-verify"
     summary: str
-    options: (
-        type  # a frozen dataclass; its fields (str, int or bool, with defaults) are the options
-    )
+    options: type  # a frozen dataclass; each field, a str, int or bool with a default, is an option
     run: Run | None
     expands: Callable[[Any], str] | None = None  # or the text of the pipeline that it stands for
 
@@ -311,7 +309,7 @@ def _parse_value(label: str, kind: type, value: str | None) -> Any:
     if value is None:
         raise Error(f"{label} needs a value")
     try:
-        return kind(value)
+        return int(value, 0) if kind is int else kind(value)
     except ValueError:
         raise Error(f"{label} is an {kind.__name__}, got {value!r}") from None
 

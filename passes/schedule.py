@@ -74,8 +74,10 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedul
                     for rows_first in (False, True) if shared and rows > 1 else (False,):
                         yield _scheduled(
                             axes, inside, vector, blocks, lanes, rows, registers * lanes,
-                            target.units, rows_first,
+                            4 * target.units, rows_first,
                         )  # fmt: skip
+            whole = {a: a.size for a in axes}
+            yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
 
 
 def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
@@ -109,7 +111,7 @@ def _scheduled(
     lanes: int,
     rows: int,
     width: int = 1,
-    units: int = 1,
+    programs: int = 1,
     rows_first: bool = False,
 ) -> Schedule:
     """Fill in a schedule: the row tile goes to the last other axis that shares loads."""
@@ -123,7 +125,7 @@ def _scheduled(
             tiles[others[-2]] = min(others[-2].size, 2)
     cut = {a: max(tiles[a], blocks.get(a, tiles[a])) for a in axes}
     if lanes > 1:
-        _grow_blocks(axes, cut, vector, units, rows_first)
+        _grow_blocks(axes, cut, vector, programs, rows_first)
     serial = [a for a in axes if cut[a] > tiles[a]]
     hoisted = vector is not None and any(vector not in t.axes for t in inside)
     serial.sort(key=lambda a: (a is vector) == hoisted)  # rows innermost, unless rows are hoisted
@@ -137,14 +139,13 @@ def _scheduled(
 
 
 def _grow_blocks(
-    axes: tuple[Axis, ...], cut: dict[Axis, int], vector: Axis | None, units: int, rows_first: bool
+    axes: tuple[Axis, ...], cut: dict[Axis, int], vector: Axis | None, enough: int, rows_first: bool
 ) -> None:
-    """Give each program more tiles while every unit keeps a few programs.
+    """Give each program more tiles while there are enough programs.
 
     Rows first keeps what the vector axis indexes in the nearest cache while the rows go by; the
     vector axis first reads each row once.
     """
-    enough = 4 * units
     programs = prod(-(-a.size // cut[a]) for a in axes if a.size)
     order = sorted(axes[::-1], key=lambda a: (a is vector) == rows_first)
     for a in order:

@@ -1,1 +1,5 @@
-"""models"""
+"""Models with their checkpoints' layouts: `dodeca.models.bert`."""
+
+from . import bert
+
+__all__ = ["bert"]
