@@ -22,6 +22,9 @@ test: $(VENV)/test.stamp
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	@# pyright follows folders, not setuptools' mapping: it gets the package as it is laid out once installed
+	rm -rf build/types && mkdir -p build/types && cp -r frontend build/types/dodeca
+	cp -r dialect passes runtime build/types/dodeca/
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 wheel: $(VENV)/test.stamp

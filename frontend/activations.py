@@ -97,8 +97,8 @@ def layer_norm(
     tensor = floating("layer_norm", x)
     wide = widen(tensor)
     axes = normal_axes("layer_norm", axis, wide.ndim)
-    centred = wide - movement.along(reductions.average("layer_norm", wide, axes), wide.shape, axes)
-    spread = reductions.average("layer_norm", centred * centred, axes)
+    centred = wide - movement.along(reductions.average(wide, axes), wide.shape, axes)
+    spread = reductions.average(centred * centred, axes)
     scaled = centred * movement.along(rsqrt(spread + eps), wide.shape, axes)
     return _affine("layer_norm", scaled, axes, weight, bias).astype(tensor.dtype)
 
@@ -109,7 +109,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-6, axis: Any = -1) -> T
     tensor = floating("rms_norm", x)
     wide = widen(tensor)
     axes = normal_axes("rms_norm", axis, wide.ndim)
-    spread = reductions.average("rms_norm", wide * wide, axes)
+    spread = reductions.average(wide * wide, axes)
     scaled = wide * movement.along(rsqrt(spread + eps), wide.shape, axes)
     return _affine("rms_norm", scaled, axes, weight, None).astype(tensor.dtype)
 

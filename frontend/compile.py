@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .dialect.errors import ArgumentError, Error
+from .emit import in_order
 from .shapes import Dim
 from .tensor import Tensor
 from .trace import Graph, check_arguments, sizes_of, trace
@@ -122,7 +123,11 @@ def with_sizes(graph: Graph, sizes: dict[str, int]) -> Graph:
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function, compiled for the shapes and dtypes of each call's arrays, once for each."""
+    """The function, compiled for the shapes and dtypes of each call's arrays, once for each.
+
+    `options` are those of `compile`. Arrays that the function uses besides its arguments are those
+    of the first call with such shapes.
+    """
     compiled: dict[tuple[Any, ...], Any] = {}
 
     def run(*arrays: Any) -> Any:
@@ -137,4 +142,9 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 def value_of(x: Tensor) -> np.ndarray:
     """The value of an expression without inputs, compiled for the CPU."""
+    if any(node.op == "input" for node in in_order([x])):
+        raise Error(
+            f"the value of {x!r} depends on an input and is not known while tracing; "
+            "use where instead of if"
+        )
     return np.asarray(compile(lambda: x)())

@@ -32,7 +32,7 @@ def asarray(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     wanted = None if dtype is None else _dtype(dtype)
     if not hasattr(value, "__array__"):
         value, wanted = _from_python(value, wanted)
-    array = np.asarray(value)
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)  # the very object
     if wanted is not None and array.dtype != wanted.numpy:
         with np.errstate(all="ignore"):
             array = array.astype(wanted.numpy)
@@ -56,7 +56,9 @@ def _from_python(value: Any, wanted: DType | None) -> tuple[np.ndarray, DType]:
         array = np.asarray(value)
     except ValueError:
         raise ShapeError("asarray: the nested lists are ragged") from None
-    default = {"f": "float32", "i": "int64", "u": "int64", "b": "bool"}.get(array.dtype.kind)
+    if array.dtype.kind == "u" and (wanted is None or not wanted.is_float):
+        raise DtypeError(f"{value!r} does not fit {wanted or 'int64'}")
+    default = {"f": "float32", "i": "int64", "u": "float32", "b": "bool"}.get(array.dtype.kind)
     if default is None:
         raise DtypeError(f"{value!r} ({type(value).__name__}) is not a tensor, array or number")
     return array, wanted or DTYPES[default]
@@ -93,20 +95,24 @@ def bitcast(x: Any, dtype: Any) -> Tensor:
 
 def full(shape: Any, value: Any, dtype: Any = None) -> Tensor:
     """A tensor with one value all over; without `dtype` the default for the value's kind."""
+    return _filled("full", shape, value, dtype)
+
+
+def _filled(name: str, shape: Any, value: Any, dtype: Any) -> Tensor:
     made = asarray(value, dtype=dtype)
     if made.shape:
-        raise ShapeError(f"full: the value must be a scalar, got shape {made.shape}")
-    return maps.view([made], [[]], as_shape("full", shape))
+        raise ShapeError(f"{name}: the value must be a scalar, got shape {made.shape}")
+    return maps.view([made], [[]], as_shape(name, shape))
 
 
 def zeros(shape: Any, dtype: Any = "float32") -> Tensor:
     """A tensor of zeros."""
-    return full(shape, 0, dtype)
+    return _filled("zeros", shape, 0, dtype)
 
 
 def ones(shape: Any, dtype: Any = "float32") -> Tensor:
     """A tensor of ones."""
-    return full(shape, 1, dtype)
+    return _filled("ones", shape, 1, dtype)
 
 
 def full_like(x: Any, value: Any, dtype: Any = None) -> Tensor:

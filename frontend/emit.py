@@ -27,7 +27,7 @@ def emit(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], names: Mapping[int, str]
 ) -> tuple[ir.Module, dict[str, np.ndarray]]:
     """The module and its weights; `names` gives the name of an array by its id."""
-    nodes = _in_order(outputs)
+    nodes = in_order(outputs)
     known = set(map(id, inputs))
     for x in nodes:
         if x.op == "input" and id(x) not in known:
@@ -59,7 +59,7 @@ def emit(
     return module, weights
 
 
-def _in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Every node that the outputs need, operands first."""
     order: list[Tensor] = []
     done: set[int] = set()

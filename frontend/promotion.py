@@ -3,9 +3,9 @@
 Tensors of one kind meet in the wider dtype; an integer and a float meet in the float's dtype.
 Python scalars (and numpy's scalars, which numpy's own arithmetic returns for them) are weak: they
 take the dtype of the tensor, unless their kind is higher, and then the default dtype of their kind,
-int64 or float32. Where this differs from numpy: int32 and float32 give float32 there float64; a
-float from integers is float32, numpy's default is float64; int8 and uint8 give int32, since there
-is no int16; float16 and bfloat16 give float32.
+int64 or float32. Where this differs from numpy: int32 and float32 give float32, not float64; a
+float from integers is float32, not float64; int8 and uint8 give int32, since there is no int16;
+float16 and bfloat16 give float32; numpy's scalars are weak.
 
     >>> result_type(dd.zeros(3, dtype="int32"), 2.5)
     float32
@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 from . import creation, movement
-from .dialect.dtypes import DTYPES, DType, dtype
+from .dialect.dtypes import BY_NUMPY, DTYPES, DType, dtype
 from .dialect.errors import DtypeError
 from .shapes import broadcast_shapes
 from .tensor import Tensor
@@ -33,7 +33,9 @@ _DEFAULT = {0: DTYPES["bool"], 1: DTYPES["int64"], 2: DTYPES["float32"]}
 
 def is_weak(value: Any) -> bool:
     """Whether a value is a scalar, which takes the dtype of the tensors that it meets."""
-    return isinstance(value, bool | int | float | np.generic) and not isinstance(value, complex)
+    if isinstance(value, np.generic):
+        return value.dtype in BY_NUMPY
+    return isinstance(value, bool | int | float)
 
 
 def _weak_rank(value: Any) -> int:

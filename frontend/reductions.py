@@ -131,7 +131,7 @@ def all(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 # --- means --------------------------------------------------------------------------------------
 
 
-def average(name: str, x: Tensor, axes: Sequence[int], correction: float = 0) -> Tensor:
+def average(x: Tensor, axes: Sequence[int], correction: float = 0) -> Tensor:
     """The sum of a float tensor over axes, over their number of elements less `correction`."""
     return _over_count(fold("sum_reduce", x, axes), [x.shape[axis] for axis in axes], correction)
 
@@ -176,7 +176,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
         found = _over_count(total, [tensor.shape[axis] for axis in axes], 0)
         return _kept(found, axes, keepdims).astype("float32")
     wide, kind = _wide_float("mean", tensor)
-    return _kept(average("mean", wide, axes), axes, keepdims).astype(kind)
+    return _kept(average(wide, axes), axes, keepdims).astype(kind)
 
 
 def var(x: Any, axis: Any = None, correction: float = 0, keepdims: bool = False) -> Tensor:
@@ -184,8 +184,8 @@ def var(x: Any, axis: Any = None, correction: float = 0, keepdims: bool = False)
     number of elements less `correction` (inf or NaN where that is not above 0)."""
     wide, kind = _wide_float("var", x)
     axes = normal_axes("var", axis, wide.ndim)
-    centred = wide - movement.along(average("var", wide, axes), wide.shape, axes)
-    found = average("var", centred * centred, axes, correction)
+    centred = wide - movement.along(average(wide, axes), wide.shape, axes)
+    found = average(centred * centred, axes, correction)
     return _kept(found, axes, keepdims).astype(kind)
 
 

@@ -1,10 +1,10 @@
 """From a dodeca function to terms: what is the element of a value at a point?
 
-    %0 = dodeca.contiguous(%a)  (d0, d1) -> (d1, d0)     element(%0, [d0, d1]) = load(a, [d1, d0])
-    %1 = dodeca.sum_reduce(%0) axis 1                    element(%1, [d0]) = sum(r0, load(a, [r0, d0]))
+    %0 = dodeca.contiguous(%a) (d0, d1) -> (d1, d0) element(%0, [d0, d1]) = load(a, [d1, d0])
+    %1 = dodeca.sum_reduce(%0) axis 1               element(%1, [d0]) = sum(r0, load(a, [r0, d0]))
 
 A view is absorbed by substituting its map; a reduction binds the lowest r-axis that is free at its
-point, so that equal computations get equal terms (De Bruijn's idea with levels counted from outside).
+point, so that equal computations get equal terms (De Bruijn's levels, counted from outside).
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Comprehension:
         if short == "constant":
             return _constant(operation, kind, point)
         if short == "iota":
-            return terms.index(point[ir.IntegerAttr(operation.attributes["axis"]).value], kind.dtype)
+            return terms.index(
+                point[ir.IntegerAttr(operation.attributes["axis"]).value], kind.dtype
+            )
         if short in REDUCTION_OF:
             return self._reduce(REDUCTION_OF[short], operation, point, get)
         args = [get(x, point) for x in operation.operands]

@@ -98,7 +98,9 @@ class _Counter(Walker):
             self.instructions += trips * LOOP
         last = levels[-1]
         self.value(term, last)
-        store = INSTRUCTIONS["add"] if self._contiguous_store() else SCALAR_LOAD * self.schedule.lanes
+        store = (
+            INSTRUCTIONS["add"] if self._contiguous_store() else SCALAR_LOAD * self.schedule.lanes
+        )
         self.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
 
     def _contiguous_store(self) -> bool:
@@ -184,7 +186,6 @@ class _Counter(Walker):
             self.instructions += trips * (needed - self.target.registers) * SPILL
         if tile > 1:
             self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * 8
-
 
     def _operand_registers(self, level: Level) -> float:
         """Registers that the vectors loaded in a loop take beside its accumulators."""

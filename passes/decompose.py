@@ -68,7 +68,9 @@ class Decomposer:
             return ops.reduce(REDUCTIONS[term.op], body, around.index(term.attr), loc=self.loc)
         args = [self._spread(a, axes) for a in term.args]
         if term.op in ("cast", "bitcast"):
-            return (ops.cast if term.op == "cast" else ops.bitcast)(args[0], term.dtype, loc=self.loc)
+            return (ops.cast if term.op == "cast" else ops.bitcast)(
+                args[0], term.dtype, loc=self.loc
+            )
         if term.op == "div":
             wide = [ops.cast(a, "float64", loc=self.loc) for a in args]
             inverse = ops.elementwise("recip", wide[1], loc=self.loc)
@@ -101,7 +103,8 @@ class Decomposer:
 
         maps = [affine([_affine(e, position, symbols) for e in p], len(data)) for p in places]
         index_maps = [
-            affine([ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)], 0) for t in data
+            affine([ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)], 0)
+            for t in data
         ]
         domains = ()
         if condition is not None:
@@ -149,12 +152,12 @@ class Decomposer:
         everywhere = ir.AffineMap.get(len(axes), len(data), [])
         view = View((everywhere,), False, (domain,), index_maps)
         shape = [a.size for a in axes]
-        return ops.contiguous([yes], view, shape, indices=[self.made[t] for t in data], loc=self.loc)
+        return ops.contiguous(
+            [yes], view, shape, indices=[self.made[t] for t in data], loc=self.loc
+        )
 
 
-def _affine(
-    expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]
-) -> ir.AffineExpr:
+def _affine(expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]) -> ir.AffineExpr:
     total = ir.AffineExpr.get_constant(expr.constant)
     for atom, c in expr.parts:
         if isinstance(atom, Axis):

@@ -1,7 +1,7 @@
 """Equality saturation over terms: put terms in, run the rules, read the classes out.
 
-    graph = saturate(roots=[t], equal=[(load_of_t, t)], precision="fast", budget=Budget())
-    graph.classes[graph.class_of[t]]     every way of computing t that was found
+graph = saturate(roots=[t], equal=[(load_of_t, t)], precision="fast", budget=Budget())
+graph.classes[graph.class_of[t]]     every way of computing t that was found
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class ENode:
-    """One way to compute a class. `template` is a term that shows the op and what is not a child."""
+    """One way to compute a class. `template` is a term that has the op and what is no child."""
 
     op: str
     children: tuple[str, ...]
@@ -42,7 +42,9 @@ class ENode:
     def build(self, children: Sequence[Term]) -> Term:
         """The term, given terms of the children's classes."""
         if self.template is not None and self.op in ("leaf", "at", "const"):
-            return terms.rebuild(self.template, dict(zip(self.template.children, children, strict=True)))
+            return terms.rebuild(
+                self.template, dict(zip(self.template.children, children, strict=True))
+            )
         if self.op in ("sum", "max"):
             assert isinstance(self.attr, Axis)
             return terms.reduction(self.op, self.attr, children[0])
@@ -69,7 +71,7 @@ class Saturated:
 def saturate(
     roots: Sequence[Term], equal: Sequence[tuple[Term, Term]], precision: str, budget: Budget
 ) -> Saturated:
-    """Run the active rules on the terms below `roots`, the pairs in `equal` joined from the start."""
+    """Run the active rules on the terms below `roots`; the pairs in `equal` are joined first."""
     started = time.perf_counter()
     order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
     number = {t: i for i, t in enumerate(order)}

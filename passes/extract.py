@@ -74,7 +74,9 @@ class Extractor:
             where: [n.template.attr[0] for n in nodes if n.template and n.template.op == "load"]
             for where, nodes in self.graph.classes.items()
         }
-        self._loads = {w: sum(self._bit.get(x, 0) for x in set(names)) for w, names in loads.items()}
+        self._loads = {
+            w: sum(self._bit.get(x, 0) for x in set(names)) for w, names in loads.items()
+        }
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
 
     def run(self) -> list[Chosen]:
@@ -84,9 +86,11 @@ class Extractor:
 
     def _search(self) -> list[Chosen]:
         free = {c.name for c in self.candidates.values() if c.free}
-        start = set(self.outputs) | free | {
-            c.name for c in self.candidates.values() if c.term.op in REDUCTIONS
-        }
+        start = (
+            set(self.outputs)
+            | free
+            | {c.name for c in self.candidates.values() if c.term.op in REDUCTIONS}
+        )
         best, kept = self._total(start), start
         improved = True
         while improved:

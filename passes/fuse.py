@@ -83,7 +83,7 @@ def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
     """The kernels of the module's first function for a target."""
     function = entry_function(module)
     block = function.regions[0].blocks[0]
-    weights = {block.arguments[i] for i in weight_arguments(function)}
+    weights: set[ir.Value] = {block.arguments[i] for i in weight_arguments(function)}
     solved: dict[str, tuple[list[Chosen], dict]] = {}
     with module.context, function.location:
         made = Fused(ir.Module.create())
@@ -104,7 +104,7 @@ def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
 
 
 def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen], dict]:
-    """The kernels of a region, their buffers named i0, i1, ... (inputs) and v0, v1, ... (values)."""
+    """The kernels of a region; their buffers are i0, i1, ... (inputs) and v0, v1, ... (values)."""
     names = region.names
     inputs = {v: names[v] for v in region.inputs}
     candidates = _candidate_values(region)
@@ -157,10 +157,14 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
-        sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
+        sources = sum(
+            prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType)
+        )
         spread = name in ("constant", "iota") or (name == "contiguous" and size > sources)
         reads = readers.get(value, [])
-        useful = len(reads) > 1 or any(r in REDUCTION_OF or r == "contiguous" for r in [name, *reads])
+        useful = len(reads) > 1 or any(
+            r in REDUCTION_OF or r == "contiguous" for r in [name, *reads]
+        )
         if value in region.outputs or (useful and not spread and 0 < size <= largest):
             found.append(value)
     return found
@@ -259,7 +263,7 @@ def rename_buffers(term: Term, names: dict[str, str]) -> Term:
         made = terms.rebuild(t, moved)
         if made.op == "load":
             name, index, shape = made.attr
-            made = terms.load(names.get(name, name), index, shape, made.dtype)
+            made = terms.load(names[name], index, shape, made.dtype)
         moved[t] = made
     return moved[term]
 
@@ -307,5 +311,6 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
             reassociate=ir.BoolAttr(found["reassociate"]).value,
         )
     except (KeyError, ValueError) as error:
-        raise CompileError(f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}") from None
-
+        raise CompileError(
+            f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"
+        ) from None

@@ -202,7 +202,9 @@ def _range(expr: Expr) -> tuple[int, int]:
         if isinstance(atom, Quotient) and c % atom.divisor == 0 and atom in parts:
             scale = -c // atom.divisor
             covered = all(_same_sign_part(parts.get(a, 0), k * scale) for a, k in atom.expr.parts)
-            if scale and covered:  # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
+            if (
+                scale and covered
+            ):  # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
                 del parts[atom]
                 for a, k in atom.expr.parts:
                     parts[a] -= k * scale
@@ -253,7 +255,11 @@ def from_affine(expr: ir.AffineExpr, dims: list[Expr], symbols: list[Expr]) -> E
     if isinstance(expr, ir.AffineSymbolExpr):
         return symbols[expr.position]
     parts: Any = binary_parts(expr)
-    sign, x, y = parts[0], from_affine(parts[1], dims, symbols), from_affine(parts[2], dims, symbols)
+    sign, x, y = (
+        parts[0],
+        from_affine(parts[1], dims, symbols),
+        from_affine(parts[2], dims, symbols),
+    )
     if sign == "+":
         return x + y
     if sign == "*":

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 from mlir import ir
-from mlir.dialects import llvm as mlir_llvm
+from mlir.dialects.llvm import (
+    translate_module_to_llvmir as translate,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 from ..dialect.errors import CompileError
 from .expand import keep_sqrt
@@ -20,12 +22,12 @@ from .registry import NoOptions, build_pipeline, register, register_pipeline
 from .targets import Target, find_target
 
 _CPU = (
-    "arith-expand,convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
+    "convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
     "convert-math-to-llvm,convert-arith-to-llvm,convert-index-to-llvm,"
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},convert-cf-to-llvm,convert-ub-to-llvm,"
     "reconcile-unrealized-casts,canonicalize,cse"
 )
-_GPU_FIRST = "gpu.module(arith-expand,convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm)"
+_GPU_FIRST = "gpu.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm)"
 _GPU_LAST = {
     "cuda": "gpu.module(convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm,"
     "reconcile-unrealized-casts,canonicalize,cse)",
@@ -77,7 +79,7 @@ def to_llvm_ir(module: ir.Operation) -> str:
     for op in module.regions[0].blocks[0].operations:
         if op.operation.name == "gpu.module":
             root = op.operation
-    return mlir_llvm.translate_module_to_llvmir(root)
+    return translate(root)
 
 
 @dataclass(frozen=True)
@@ -108,4 +110,3 @@ def generate(llvm_ir: str, target: Target) -> Code:
     if target.family == "cuda":
         return Code(optimised, text, text.encode())
     return Code(optimised, text, machine.emit_object(llvm.parse_assembly(optimised)))
-

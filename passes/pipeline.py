@@ -1,7 +1,7 @@
 """The way down, in one function, in reading order: a module in, machine code and a plan out.
 
-    program = compile_module(graph.module, target="cpu")
-    program.kernels["k0_contract"].text          # assembly
+program = compile_module(graph.module, target="cpu")
+program.kernels["k0_contract"].text          # assembly
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from mlir import ir
 
 from ..dialect import TensorType, verify
 from ..dialect.errors import Error
+from ..dialect.verifier import walk
 from . import lower
 from .fuse import entry_function, fuse, weight_arguments
 from .index import Axis
@@ -25,9 +26,7 @@ from .tile import GRID, read_kernel, tile
 PRECISIONS = ("fast", "strict")
 
 
-def compile_module(
-    module: ir.Module, *, target: str = "cpu", precision: str = "fast"
-) -> Program:
+def compile_module(module: ir.Module, *, target: str = "cpu", precision: str = "fast") -> Program:
     """Compile the module's first function.
 
     Args:
@@ -123,15 +122,8 @@ def operations_in_words(term: Term, axes: tuple[Axis, ...]) -> tuple[str, ...]:
 
 def _grid(module: ir.Module) -> int:
     """The grid that the tile function's attribute states."""
-    found: list[int] = []
-
-    def look(op: ir.Operation) -> ir.WalkResult:
-        if GRID in op.attributes:
-            found.append(ir.IntegerAttr(op.attributes[GRID]).value)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    return found[0]
+    function = next(op for op in walk(module.operation) if GRID in op.attributes)
+    return ir.IntegerAttr(function.attributes[GRID]).value
 
 
 def _static(kind: TensorType) -> tuple[int, ...]:
@@ -193,4 +185,3 @@ class _Planner:
         self.ids[value] = len(self.buffers)
         self.buffers.append(Buffer(_static(kind), kind.dtype.name, role, name))
         return self.ids[value]
-

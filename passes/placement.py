@@ -47,7 +47,7 @@ class Level:
 
 
 class Walker:
-    """Visits a term at a level, once for each (term, level), hoisting what does not depend on it."""
+    """Visits a term at a level, once for each of both, hoisting what does not depend on it."""
 
     def __init__(self, schedule: Schedule, axes: tuple[Axis, ...]):
         self.schedule = schedule

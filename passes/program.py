@@ -1,7 +1,7 @@
 """What the compiler hands to the runtime: kernels, launches and buffers, as plain data.
 
-    Program(target="cpu", kernels={"k0": Kernel(...)}, buffers=(Buffer(...), ...),
-            plan=(Launch("k0", arguments=(0, 2, 3)),), ...)
+Program(target="cpu", kernels={"k0": Kernel(...)}, buffers=(Buffer(...), ...),
+        plan=(Launch("k0", arguments=(0, 2, 3)),), ...)
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One run of a kernel on buffers, given by their ids, in the order of the kernel's arguments."""
+    """One run of a kernel on buffers, given by their ids in the order of its arguments."""
 
     kernel: str
     arguments: tuple[int, ...]

@@ -18,7 +18,6 @@ from mlir import ir
 from ..dialect import ops
 from .comprehend import REDUCTION_OF, static_shape
 
-
 LARGEST = 160  # operations of a region that was joined from smaller ones
 
 
@@ -69,7 +68,7 @@ def partition(block: ir.Block, weights: set[ir.Value]) -> Iterator[Region]:
     operations = function_operations(block)
     returned = list(block.operations[len(block.operations) - 1].operands)
     prepared = weight_only(block, weights)
-    position = {op.results[0]: n for n, op in enumerate(operations)}
+    position: dict[ir.Value, int] = {op.results[0]: n for n, op in enumerate(operations)}
     last_use = {v: n for n, op in enumerate(operations) for v in op.operands}
     last_use.update(dict.fromkeys(returned, len(operations)))
     heavy = _heavy(operations)
@@ -182,13 +181,14 @@ def _region(
 def _remade(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
     """What each region makes again for itself instead of reading it from a buffer: what comes of
     constants alone, and views that only spread a smaller tensor out."""
-    found: set[ir.Operation] = set()
+    constant: set[ir.Operation] = set()
+    spread: set[ir.Operation] = set()
     for op in operations:
-        name = ops.operation_name(op)
-        from_constants = all(x.owner in found for x in op.operands)
-        if from_constants or (name == "contiguous" and _spreads(op)):
-            found.add(op)
-    return found
+        if all(x.owner in constant for x in op.operands):
+            constant.add(op)
+        elif ops.operation_name(op) == "contiguous" and _spreads(op):
+            spread.add(op)
+    return constant | spread
 
 
 def _spreads(op: ir.Operation) -> bool:
@@ -204,9 +204,12 @@ def _with_remade(
 
     def need(op: ir.Operation) -> None:
         for x in op.operands:
-            if position.get(x, start) < start and x.owner in remade and x.owner not in before:
-                need(x.owner)
-                before[x.owner] = None
+            owner = x.owner
+            if position.get(x, start) >= start or not isinstance(owner, ir.Operation):
+                continue
+            if owner in remade and owner not in before:
+                need(owner)
+                before[owner] = None
 
     for op in piece:
         need(op)

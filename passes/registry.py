@@ -39,17 +39,22 @@ class NoOptions:
 
 
 Run = Callable[[ir.Operation, Any], None]
+Expand = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass. `run` changes the module in place, or raises PassFailure or another Error."""
+    """One pass, or a name for several.
+
+    `run` changes the module in place, or raises PassFailure or another Error. Without it, `expands`
+    gives the text of the pipeline that the name stands for.
+    """
 
     name: str  # "dodeca-verify"
     summary: str
     options: type  # a frozen dataclass; each field, a str, int or bool with a default, is an option
-    run: Run | None
-    expands: Callable[[Any], str] | None = None  # or the text of the pipeline that it stands for
+    run: Run | None = None
+    expands: Expand | None = None
 
 
 class PassFailure(Error):
@@ -67,22 +72,28 @@ def register(name: str, summary: str, options: type = NoOptions) -> Callable[[Ru
     """A decorator that adds a function to the table as the pass `name`."""
 
     def add(run: Run) -> Run:
-        if name in PASSES:
-            raise Error(f"two passes are called {name}, one is in {PASSES[name].run.__module__}")
-        PASSES[name] = Pass(name, summary, options, run)
+        _enter(Pass(name, summary, options, run))
         return run
 
     return add
 
 
-def register_pipeline(name: str, summary: str, options: type = NoOptions) -> Callable:
+def register_pipeline(
+    name: str, summary: str, options: type = NoOptions
+) -> Callable[[Expand], Expand]:
     """A decorator for a function from options to the pipeline text that `name` stands for."""
 
-    def add(expands: Callable[[Any], str]) -> Callable[[Any], str]:
-        PASSES[name] = Pass(name, summary, options, None, expands)
+    def add(expands: Expand) -> Expand:
+        _enter(Pass(name, summary, options, expands=expands))
         return expands
 
     return add
+
+
+def _enter(row: Pass) -> None:
+    if row.name in PASSES:
+        raise Error(f"two passes are called {row.name}")
+    PASSES[row.name] = row
 
 
 def all_passes() -> dict[str, Pass]:
@@ -126,6 +137,7 @@ class Pipeline(PassManager):
         def run(module: ir.Operation, external: Any) -> None:
             try:
                 with module.context, ir.Location.unknown():
+                    assert row.run is not None
                     row.run(module, options)
                     sound = check_module(module)
             except BaseException as error:  # none may cross MLIR's frames: `run` raises it again

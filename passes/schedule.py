@@ -66,7 +66,7 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedul
                 yield _scheduled(axes, inside, None, {axis: axis.size}, 1, 1)
         return
     shared = [t.args[0].axes for t in inside]
-    for vector in _vector_axes(axes, root) + [None]:
+    for vector in [*_vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         for registers in wide:
             for rows in _row_choices(shared, registers, target):

@@ -1,7 +1,7 @@
 """The table of targets: one row says everything that differs between two targets.
 
-    >>> find_target("cuda:sm_80").triple
-    'nvptx64-nvidia-cuda'
+>>> find_target("cuda:sm_80").triple
+'nvptx64-nvidia-cuda'
 """
 
 from __future__ import annotations
@@ -98,5 +98,7 @@ def _host() -> Target:
         features=features,
         vector_bytes=64 if wide else 32 if middle else 16,
         registers=32 if wide else 16,
-        units=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        units=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
     )

@@ -82,7 +82,9 @@ class Term:
             return f"{self.attr[0]}[{', '.join(map(str, self.attr[1]))}]"
         words = [str(self.attr)] if self.op in ("index", "nonneg", "sum", "max", "table") else []
         words += [a.text for a in self.args]
-        name = f"{self.op}.{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else self.op
+        name = (
+            f"{self.op}.{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else self.op
+        )
         return f"{name}({', '.join(words)})"
 
     def __str__(self) -> str:
@@ -179,7 +181,9 @@ def cast(x: Term, dtype: DType) -> Term:
     if x.dtype == dtype:
         return x
     if x.op == "const":
-        return constant(convert(np.asarray(x.value, x.dtype.numpy), x.dtype.numpy, dtype.numpy), dtype)
+        return constant(
+            convert(np.asarray(x.value, x.dtype.numpy), x.dtype.numpy, dtype.numpy), dtype
+        )
     if x.op == "cast" and x.args[0].dtype == dtype and widens(dtype, x.dtype):
         return x.args[0]
     if x.op == "mul" and x.dtype.name == "float64" and dtype.is_float and dtype.bits < 64:
@@ -190,7 +194,7 @@ def cast(x: Term, dtype: DType) -> Term:
 
 
 def widens(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`, so that casting there and back is exact."""
+    """Whether every value of `source` is one of `target`: casting there and back is exact."""
     if source.kind == "bool":
         return True
     if source.is_float and target.is_float:
@@ -262,7 +266,7 @@ def apply(op: str, *args: Term) -> Term:
             if y.op == "const" and y.value == 0:
                 return x
     if kind.name == "bool" and op == "mul":
-        for x, y in (args, args[::-1]):
+        for y in args:
             if y.op == "const" and not y.value:
                 return y
     if row.commutative and args[1].digest < args[0].digest:

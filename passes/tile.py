@@ -14,7 +14,7 @@ On a GPU the function is a `gpu.func` and a program is a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -93,14 +93,14 @@ def read_kernel(function: ir.Operation) -> KernelTerm:
     return KernelTerm(name, term, axes, inputs, TensorType.of(results[0]))
 
 
-def kernel_schedule(function: ir.Operation, kernel: KernelTerm, target: Target, strict: bool) -> Schedule:
+def kernel_schedule(
+    function: ir.Operation, kernel: KernelTerm, target: Target, strict: bool
+) -> Schedule:
     """The schedule in the function's attribute, or the cost model's best."""
     if SCHEDULE in function.attributes:
         return read_schedule(function.attributes[SCHEDULE], kernel.axes)
     found = schedules(kernel.axes, kernel.term, target, strict)
-    return min(
-        found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target).seconds
-    )
+    return min(found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target).seconds)
 
 
 def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
@@ -159,6 +159,16 @@ def _add(x: ir.Value, offset: int) -> ir.Value:
     return arith.addi(x, _index(offset)) if offset else x
 
 
+def _floor_divide(x: ir.Value, by: ir.Value, expr: Expr) -> ir.Value:
+    """`x // by` for the value of an expression; towards minus infinity where it may be negative."""
+    if expr.range[0] >= 0:
+        return arith.divui(x, by)
+    quotient = arith.divsi(x, by)
+    below = arith.cmpi(arith.CmpIPredicate.slt, x, arith.muli(quotient, by))
+    one = arith.divui(by, by)
+    return arith.select(below, arith.subi(quotient, one), quotient)
+
+
 class _Emitter(Walker):
     """Emits the tile program at the current insertion point."""
 
@@ -181,7 +191,10 @@ class _Emitter(Walker):
                 self._program(program)
                 scf.YieldOp([])
             return
-        begin, end = block.arguments[len(block.arguments) - 2], block.arguments[len(block.arguments) - 1]
+        begin, end = (
+            block.arguments[len(block.arguments) - 2],
+            block.arguments[len(block.arguments) - 1],
+        )
         loop = scf.ForOp(begin, end, _index(1))
         with ir.InsertionPoint(loop.body):
             self._program(loop.induction_variable)
@@ -263,7 +276,10 @@ class _Emitter(Walker):
         if term.op == "bitcast":
             return expand.bitcast(values[0], kind, term.dtype.name)
         return expand.emit(
-            term.op, values, term.dtype.name if term.op == "select" else kind, contract=self.contract
+            term.op,
+            values,
+            term.dtype.name if term.op == "select" else kind,
+            contract=self.contract,
         )
 
     def _type(self, dtype: DType, dims: Sequence[Axis], level: Level) -> ir.Type:
@@ -291,40 +307,54 @@ class _Emitter(Walker):
     def _load(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
         name, index, shape = term.attr
         source = self.arguments[name]
+        element = ir.MemRefType(source.type).element_type
         dims = level.shape(term.axes)
         place = _Place(self, index, shape, args, level)
-        if not dims:
-            return self._from_memory(memref.load(source, place.at({})), term.dtype)
-        last = dims[-1]
-        inside = all(0 <= e.range[0] and e.range[1] < n for e, n in zip(index, shape, strict=True))
-        row_type = ir.VectorType.get([level.tiles[last]], source.type.element_type)
-        whole = ir.VectorType.get([level.tiles[a] for a in dims], source.type.element_type)
-        rows: list[ir.Value] = []
-        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
-            offsets = dict(zip(dims[:-1], position, strict=True))
-            if inside and contiguous_along(index, last):
-                rows.append(vector.load(row_type, source, place.at(offsets)))
-            else:
-                elements = [
-                    memref.load(source, place.at({**offsets, last: n})) for n in range(level.tiles[last])
-                ]
-                rows.append(vector.from_elements(row_type, elements))
-        return self._from_memory(self._stack(rows, dims, whole, level), term.dtype)
+        inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
+        if dims and inside and contiguous_along(index, dims[-1]):
+            row_type = ir.VectorType.get([level.tiles[dims[-1]]], element)
+            rows = [
+                vector.load(row_type, source, place.at(o)) for o in self._offsets(dims[:-1], level)
+            ]
+            tile = self._stack(rows, dims, level)
+        else:
+            tile = self._gather(
+                lambda offsets: memref.load(source, place.at(offsets)), element, dims, level
+            )
+        return self._from_memory(tile, term.dtype)
 
-    def _stack(
-        self, rows: list[ir.Value], dims: tuple[Axis, ...], whole: ir.VectorType, level: Level
+    def _offsets(self, dims: tuple[Axis, ...], level: Level) -> Iterator[dict[Axis, int]]:
+        """Every place in a tile, as distances from its origin."""
+        for position in product(*(range(level.tiles[a]) for a in dims)):
+            yield dict(zip(dims, position, strict=True))
+
+    def _gather(
+        self,
+        element: Callable[[dict[Axis, int]], ir.Value],
+        kind: ir.Type,
+        dims: tuple[Axis, ...],
+        level: Level,
     ) -> ir.Value:
+        """A tile from its elements, one by one."""
+        if not dims:
+            return element({})
+        last, width = dims[-1], level.tiles[dims[-1]]
+        row_type = ir.VectorType.get([width], kind)
+        rows = [
+            vector.from_elements(row_type, [element({**o, last: n}) for n in range(width)])
+            for o in self._offsets(dims[:-1], level)
+        ]
+        return self._stack(rows, dims, level)
+
+    def _stack(self, rows: list[ir.Value], dims: tuple[Axis, ...], level: Level) -> ir.Value:
         """A tile from its rows along the last dimension."""
         if len(dims) == 1:
             return rows[0]
-        zero = 0.0 if isinstance(whole.element_type, ir.FloatType) else 0
-        attribute = (ir.FloatAttr if zero == 0.0 and isinstance(zero, float) else ir.IntegerAttr).get(
-            whole.element_type, zero
-        )
-        value = arith.constant(whole, ir.DenseElementsAttr.get_splat(whole, attribute))
-        positions = product(*(range(level.tiles[a]) for a in dims[:-1]))
-        for row, position in zip(rows, positions, strict=True):
-            value = vector.insert(row, value, [], list(position))
+        kind = ir.VectorType(rows[0].type).element_type
+        whole = ir.VectorType.get([level.tiles[a] for a in dims], kind)
+        value = vector.broadcast(whole, rows[0])  # each row is then written over
+        for row, offsets in zip(rows, self._offsets(dims[:-1], level), strict=True):
+            value = vector.insert(row, value, [], list(offsets.values()))
         return value
 
     def _from_memory(self, value: ir.Value, dtype: DType) -> ir.Value:
@@ -344,9 +374,8 @@ class _Emitter(Walker):
             memref.store(value, self.output, place.at({}))
             return
         last = dims[-1]
-        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
-            offsets = dict(zip(dims[:-1], position, strict=True))
-            row = vector.extract(value, [], list(position)) if position else value
+        for offsets in self._offsets(dims[:-1], level):
+            row = vector.extract(value, [], list(offsets.values())) if offsets else value
             if contiguous_along(index, last):
                 vector.store(row, self.output, place.at(offsets))
                 continue
@@ -375,8 +404,7 @@ class _Emitter(Walker):
             elif isinstance(atom, Quotient):
                 inner = self._integer(atom.expr, args, dims, level)
                 by = self._spread(expand.constant(atom.divisor, "int64", ()), (), dims, level)
-                unsigned = atom.expr.range[0] >= 0
-                piece = (arith.divui if unsigned else arith.floordivsi)(inner, by)
+                piece = _floor_divide(inner, by, atom.expr)
             else:
                 datum = expand.cast(args[atom.term], atom.term.dtype.name, "int64")
                 piece = self._spread(datum, level.shape(atom.term.axes), dims, level)
@@ -390,8 +418,10 @@ class _Emitter(Walker):
         start = self._spread(start, (), dims, level)
         if axis not in dims:
             return start
-        steps = ir.DenseElementsAttr.get(np.arange(level.tiles[axis], dtype=np.int64))
-        line = arith.constant(self._type(INT64, (axis,), level), _as_vector(steps))
+        kind = self._type(INT64, (axis,), level)
+        steps = np.arange(level.tiles[axis], dtype=np.int64)
+        attribute = ir.DenseElementsAttr.get(memoryview(steps.data), type=kind)
+        line = arith.constant(kind, attribute)
         return arith.addi(start, self._spread(line, (axis,), dims, level))
 
     def _table(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
@@ -405,20 +435,12 @@ class _Emitter(Walker):
         def element(offsets: dict[Axis, int]) -> ir.Value:
             return vector.extract(line, place.at(offsets), [ir.ShapedType.get_dynamic_size()])
 
-        if not dims:
-            return element({})
-        rows = []
-        row_type = self._type(term.dtype, dims[-1:], level)
-        for position in product(*(range(level.tiles[a]) for a in dims[:-1])):
-            offsets = dict(zip(dims[:-1], position, strict=True))
-            elements = [element({**offsets, dims[-1]: n}) for n in range(level.tiles[dims[-1]])]
-            rows.append(vector.from_elements(row_type, elements))
-        return self._stack(rows, dims, self._type(term.dtype, dims, level), level)
+        return self._gather(element, self._type(term.dtype, (), level), dims, level)
 
     # --- reductions ---------------------------------------------------------------------------
 
     def reduce(self, term: Term, level: Level) -> ir.Value:
-        """A loop that accumulates tiles, then what is left of the axis, then the tile's own axis."""
+        """A loop that accumulates tiles, then the rest of the axis, then the tile's own axis."""
         axis: Axis = term.attr
         step = self.reduction_tile(term, level)
         whole, rest = axis.size // step, axis.size % step
@@ -430,7 +452,11 @@ class _Emitter(Walker):
 
     def _kind(self, term: Term) -> str:
         """The dtype of an accumulator: sums of 16-bit floats are kept in float32."""
-        return ACCUMULATE.get(term.dtype.name, term.dtype.name) if term.op == "sum" else term.dtype.name
+        return (
+            ACCUMULATE.get(term.dtype.name, term.dtype.name)
+            if term.op == "sum"
+            else term.dtype.name
+        )
 
     def _combine(self, term: Term, values: list[ir.Value]) -> ir.Value:
         name = "add" if term.op == "sum" else "max"
@@ -464,52 +490,32 @@ class _Emitter(Walker):
         return self._fold_last(term, total, dims) if step > 1 else total
 
     def _fold_last(self, term: Term, value: ir.Value, dims: tuple[Axis, ...]) -> ir.Value:
-        """Reduce the last dimension by halves."""
+        """Reduce the last dimension by halves; of an odd length the last element waits aside."""
         if not dims or dims[-1] != term.attr:
             raise CompileError(f"a reduced axis must be the last of its tile: {term}")
-        sizes = list(value.type.shape)
+        sizes = list(ir.VectorType(value.type).shape)
+        aside: list[ir.Value] = []
         while sizes[-1] > 1:
-            half = sizes[-1] // 2
-            parts = [_slice(value, sizes, 0, half), _slice(value, sizes, half, half)]
-            folded = self._combine(term, parts)
             if sizes[-1] % 2:
-                one = _slice(value, sizes, sizes[-1] - 1, 1)
-                first = self._combine(term, [_slice(folded, [*sizes[:-1], half], 0, 1), one])
-                if half == 1:
-                    folded = first
-                else:
-                    rest = _slice(folded, [*sizes[:-1], half], 1, half - 1)
-                    folded = _join(first, rest, [*sizes[:-1], half])
-            value, sizes = folded, [*sizes[:-1], half]
-        element = value.type.element_type
+                aside.append(_slice(value, sizes, sizes[-1] - 1, 1))
+            half = sizes[-1] // 2
+            halves = [_slice(value, sizes, 0, half), _slice(value, sizes, half, half)]
+            value, sizes = self._combine(term, halves), [*sizes[:-1], half]
+        for last in aside:
+            value = self._combine(term, [value, last])
         if len(sizes) == 1:
             return vector.extract(value, [], [0])
+        element = ir.VectorType(value.type).element_type
         return vector.shape_cast(ir.VectorType.get(sizes[:-1], element), value)
 
 
 def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value:
     """`size` elements of the last dimension."""
-    element = value.type.element_type
+    element = ir.VectorType(value.type).element_type
     result = ir.VectorType.get([*sizes[:-1], size], element)
     ones = [1] * len(sizes)
     offsets = [0] * (len(sizes) - 1) + [start]
     return vector.extract_strided_slice(result, value, offsets, [*sizes[:-1], size], ones)
-
-
-def _join(first: ir.Value, rest: ir.Value, sizes: list[int]) -> ir.Value:
-    """Two tiles side by side along the last dimension."""
-    result = ir.VectorType.get(sizes, first.type.element_type)
-    value = vector.broadcast(result, first)
-    ones, offsets = [1] * len(sizes), [0] * (len(sizes) - 1) + [1]
-    return vector.insert_strided_slice(rest, value, offsets, ones)
-
-
-def _as_vector(elements: ir.Attribute) -> ir.Attribute:
-    """Dense elements of a tensor type as those of the vector type of the same shape."""
-    kind = ir.DenseElementsAttr(elements).type
-    shape = [kind.get_dim_size(i) for i in range(kind.rank)]
-    array = np.array(ir.DenseElementsAttr(elements))
-    return ir.DenseElementsAttr.get(array, type=ir.VectorType.get(shape, kind.element_type))
 
 
 def _constant_vector(numbers: list, dtype: DType) -> ir.Value:
@@ -558,7 +564,9 @@ class _Place:
         if base is None:
             value = self._value(expr, offsets)
         else:
-            moved = sum(c * offsets.get(atom, 0) for atom, c in expr.parts if isinstance(atom, Axis))
+            moved = sum(
+                c * offsets.get(atom, 0) for atom, c in expr.parts if isinstance(atom, Axis)
+            )
             value = _add(base, expr.constant + moved)
         low, high = expr.range
         if low < 0:
@@ -574,8 +582,7 @@ class _Place:
                 piece = _add(self.level.data["origin"][atom], offsets.get(atom, 0))
             elif isinstance(atom, Quotient):
                 inner = self._value(atom.expr, offsets)
-                unsigned = atom.expr.range[0] >= 0
-                piece = (arith.divui if unsigned else arith.floordivsi)(inner, _index(atom.divisor))
+                piece = _floor_divide(inner, _index(atom.divisor), atom.expr)
             else:
                 piece = self._datum(atom, offsets)
             scaled = piece if c == 1 else arith.muli(piece, _index(c))

@@ -97,7 +97,9 @@ PROGRAMS: dict[str, Program] = {
     "double_solve": Program(
         lambda a: dd.sqrt(dd.sum(a * a, axis=0)) / 3.0, (((9, 7), "float64"),), 1e-13
     ),
-    "trigonometry": Program(lambda x: dd.sin(x * 50.0) + dd.cos(x) * dd.tanh(x), _f32((5, 31)), 2e-4),
+    "trigonometry": Program(
+        lambda x: dd.sin(x * 50.0) + dd.cos(x) * dd.tanh(x), _f32((5, 31)), 2e-4
+    ),
     "rounding": Program(lambda x: dd.floor(x) + dd.round(x) + x % 0.75, _f32((5, 31)), 1e-6),
     "scalar": Program(lambda x: dd.exp(x) + 1.0, _f32(())),
     "sizes_of_one": Program(lambda x: dd.sum(x, axis=1) + x[:, 0], _f32((1, 1, 1))),

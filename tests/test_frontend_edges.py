@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import dodeca as dd
 import numpy as np
 import pytest
-
-import dodeca as dd
 
 inf, nan = np.inf, np.nan
 F = np.float32
@@ -129,12 +128,19 @@ ROWS: list[tuple[str, Callable[..., Any], list[np.ndarray], Any]] = [
     ("prod over nothing", lambda x: dd.prod(x), [np.zeros(0, F)], F(1)),
     ("any over nothing", lambda x: dd.any(x), [np.zeros(0, bool)], np.False_),
     ("all over nothing", lambda x: dd.all(x), [np.zeros(0, bool)], np.True_),
-    ("min of the least integer", lambda x: dd.min(x), [np.array([-(2**63), 5])], np.int64(-(2**63))),
+    (
+        "min of the least integer",
+        lambda x: dd.min(x),
+        [np.array([-(2**63), 5])],
+        np.int64(-(2**63)),
+    ),
     ("min of uint8", lambda x: dd.min(x), [np.array([200, 3, 255], np.uint8)], np.uint8(3)),
 ]
 
 
-@pytest.mark.parametrize(("function", "arrays", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
+@pytest.mark.parametrize(
+    ("function", "arrays", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS]
+)
 def test_edge(function: Callable[..., Any], arrays: list[np.ndarray], expected: Any) -> None:
     got = run(function, *arrays)
     wanted = np.asarray(expected)
@@ -212,7 +218,9 @@ def test_casts_saturate_and_wrap() -> None:
     )
     wide = np.array([300, -1, 256], np.int64)
     np.testing.assert_array_equal(run(lambda v: v.astype("uint8"), wide), [44, 255, 0])
-    np.testing.assert_array_equal(run(lambda v: v.astype("bool"), floats(0, -0.0, nan, 2)), [0, 0, 1, 1])
+    np.testing.assert_array_equal(
+        run(lambda v: v.astype("bool"), floats(0, -0.0, nan, 2)), [0, 0, 1, 1]
+    )
 
 
 def test_bitcast() -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import dodeca as dd
 import ml_dtypes
 import numpy as np
 import pytest
-
-import dodeca as dd
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 INTS = ("int8", "uint8", "int32", "int64")
@@ -37,31 +36,17 @@ class Record:
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    import mpmath
-
-    return np.array([float(mpmath.erf(float(v))) for v in x.reshape(-1)]).reshape(x.shape)
+    return np.vectorize(math.erf)(x.astype(np.float64)).astype(x.dtype)
 
 
 def _sign(x: np.ndarray) -> np.ndarray:
     return np.where(x == 0, np.zeros_like(x), np.sign(x))
 
 
-def _abs(x: np.ndarray) -> np.ndarray:
-    return np.abs(x)
-
-
-def _cos(x: np.ndarray) -> np.ndarray:
-    return np.cos(x)
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return x * 0.5 * (1 + _erf(x / math.sqrt(2)))
-
-
 RECORDS = [
     Record("negative", np.negative, dtypes=FLOATS + INTS),
     Record("positive", np.positive, dtypes=FLOATS + INTS),
-    Record("abs", _abs, dtypes=FLOATS + INTS),
+    Record("abs", np.abs, dtypes=FLOATS + INTS),
     Record("sign", _sign, dtypes=FLOATS + INTS),
     Record("square", np.square, dtypes=FLOATS + INTS, ulp=0.5),
     Record("sqrt", np.sqrt, ulp=0.5),
@@ -87,7 +72,7 @@ RECORDS = [
     Record("log10", np.log10, ulp=2),
     Record("log1p", np.log1p, ulp=3),
     Record("sin", np.sin, ulp=1.5, limit=1e6),
-    Record("cos", _cos, ulp=1.5, dtypes=("float32", "float16", "bfloat16")),
+    Record("cos", np.cos, ulp=1.5, dtypes=("float32", "float16", "bfloat16")),
     Record("tan", np.tan, ulp=2, dtypes=("float32", "float16", "bfloat16"), limit=1e6),
     Record("tanh", np.tanh, ulp=4),
     Record("sinh", np.sinh, ulp=4),
@@ -100,10 +85,11 @@ RECORDS = [
     Record("add", np.add, 2, FLOATS + INTS, ulp=0.5),
     Record("subtract", np.subtract, 2, FLOATS + INTS, ulp=0.5),
     Record("multiply", np.multiply, 2, FLOATS + INTS, ulp=0.5),
-    Record("divide", np.divide, 2, FLOATS, ulp=0.5),
+    Record("divide", np.divide, 2, ("float32", "float16", "bfloat16"), ulp=0.5),
+    Record("divide", np.divide, 2, ("float64",), ulp=0.7),  # subnormal results round twice
     Record("fmod", np.fmod, 2, FLOATS),
     Record("remainder", np.remainder, 2, FLOATS, ulp=0.5),
-    Record("floor_divide", np.floor_divide, 2, ("float16", "bfloat16", "float32"), ulp=0.5),
+    Record("floor_divide", np.floor_divide, 2, FLOATS, ulp=1),
     Record("equal", np.equal, 2, FLOATS + INTS),
     Record("not_equal", np.not_equal, 2, FLOATS + INTS),
     Record("less", np.less, 2, FLOATS + INTS),
@@ -139,10 +125,53 @@ def values(kind: str, count: int = 300) -> np.ndarray:
         far = rng.integers(info.min, info.max, count // 2)
         return np.concatenate([edges, near, far]).astype(element)
     info = ml_dtypes.finfo(element)
-    edges = [0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.5, 21, 7, 3, 10, 1e-8, -1e-8, 1e-12]
-    edges += [np.inf, -np.inf, np.nan, 0.3, -0.3, 0.7, 100.7, -100.7, 1e7, 1e30, 2.0**23 + 1, 123456.5]
+    edges = [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        -0.5,
+        1.5,
+        -1.5,
+        2.5,
+        -2.5,
+        3.5,
+        21,
+        7,
+        3,
+        10,
+        1e-8,
+        -1e-8,
+        1e-12,
+    ]
+    edges += [
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.3,
+        -0.3,
+        0.7,
+        100.7,
+        -100.7,
+        1e7,
+        1e30,
+        2.0**23 + 1,
+        123456.5,
+    ]
     edges += [float(info.max), float(-info.max), float(info.tiny), float(info.smallest_subnormal)]
-    edges += [float(-info.smallest_subnormal), 88.0, -87.0, 89.0, -104.0, 9.9, -9.9, 3.76, 0.55, 1e-3]
+    edges += [
+        float(-info.smallest_subnormal),
+        88.0,
+        -87.0,
+        89.0,
+        -104.0,
+        9.9,
+        -9.9,
+        3.76,
+        0.55,
+        1e-3,
+    ]
     plain = rng.uniform(-8, 8, count // 2)
     widest = min(math.log10(float(info.max)), 300)
     wild = 10 ** rng.uniform(-widest, widest, count // 2) * rng.choice([-1, 1], count // 2)

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 from dodeca.dialect import context
 from dodeca.dialect.errors import CompileError, Error
+from dodeca.opt import main, split
 from dodeca.passes import registry
-from dodeca.passes.opt import main, split
 from dodeca.passes.registry import NoOptions, Pass, PassFailure, build_pipeline, register
 from mlir import ir
 
@@ -272,7 +272,7 @@ def test_upstream_passes_may_not_break_the_dialect(opt, monkeypatch) -> None:
         pipeline.add(foreign, name="foreign", argument=text)
         return pipeline
 
-    monkeypatch.setattr("dodeca.passes.opt.build_pipeline", build)
+    monkeypatch.setattr("dodeca.opt.build_pipeline", build)
     status, out, err = opt(PLAIN, "--pass-pipeline=foreign")
     assert (status, out) == (1, "")
     assert "DIR/in.mlir:2:8: error: exp2: the result is tensor<5xf32>" in err
@@ -404,3 +404,23 @@ def test_expectations_in_split_files(opt) -> None:
     )
     assert status == 1
     assert "DIR/in.mlir:8:8: error: unexpected error" in err
+
+
+def test_a_name_for_several_passes(module, monkeypatch, opt) -> None:
+    """It stands for its text, with its options, also inside another such name."""
+    texts = {
+        "dodeca-once": (Options, lambda options: f"cse,dodeca-probe{{mode={options.mode}}}"),
+        "dodeca-twice": (NoOptions, lambda options: "dodeca-once,dodeca-once{mode=x}"),
+    }
+    for name, (kind, expands) in texts.items():
+        monkeypatch.setitem(registry.PASSES, name, Pass(name, "Once", kind, expands=expands))
+    pipeline = build_pipeline("dodeca-twice", context())
+    assert str(pipeline) == "builtin.module(cse,dodeca-probe,cse,dodeca-probe{mode=x})"
+    pipeline.run(module)
+    assert [o.mode for o in SEEN] == ["nothing", "x"]
+    with pytest.raises(CompileError, match=r"^pass dodeca-probe failed"):
+        build_pipeline("dodeca-once{mode=failure}", context()).run(module)
+    assert (
+        "dodeca-once             Once\n  mode                  str, default 'nothing'"
+        in opt(PLAIN, "--list-passes")[1]
+    )

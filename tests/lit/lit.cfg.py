@@ -28,6 +28,6 @@ config.test_exec_root = parameters.get("out", str(here.parents[1] / "build" / "l
 if "PYTHONPATH" in os.environ:
     config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 config.substitutions += [
-    ("%dodeca-opt", f'"{sys.executable}" -m dodeca.passes.opt'),
+    ("%dodeca-opt", f'"{sys.executable}" -m dodeca.opt'),
     (r"\bFileCheck\b", f'"{tool("FileCheck")}"'),
 ]

@@ -20,10 +20,10 @@ from pathlib import Path
 from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
 
-from ..dialect import context
-from ..dialect.errors import CompileError, Error
 from .diagnostics import MLIR_NAME, Diagnostic, Source, collected, mismatches
-from .registry import Pipeline, all_passes, build_pipeline, check_module, option_names
+from .dialect import context
+from .dialect.errors import CompileError, Error
+from .passes.registry import Pipeline, all_passes, build_pipeline, check_module, option_names
 
 SPLIT = "// -----"
 

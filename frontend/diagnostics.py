@@ -22,7 +22,7 @@ from typing import Any
 
 from mlir import ir
 
-from ..dialect.verifier import file_location
+from .dialect.verifier import file_location
 
 MLIR_NAME = "-"  # the file name of text that MLIR parses from memory
 

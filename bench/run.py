@@ -1,0 +1,237 @@
+"""Time dodeca beside other libraries, one process each, interleaved round by round.
+
+    python bench/run.py --cases matmul_256x256x256 minilm_1x128 --peers dodeca torch --threads 2
+
+While a peer is timed the others' processes are stopped, for the idle threads of some of them spin.
+Every result is checked against numpy's in float64 first. Prints the median time of each case and
+the ratio of dodeca's to the best peer's; `--output` also writes them as JSON. The exit status is 1
+if a peer failed or a result was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import CASES, build, reference
+from peers import PEERS
+
+TOLERANCE = 1e-4  # the largest error, relative to the reference's largest magnitude
+PATIENCE = 600.0  # seconds for an answer, compiling included
+_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # a user's settings would favour or hurt numpy
+
+
+# --- the process of a peer ----------------------------------------------------------------------
+
+
+def serve(name: str, threads: int) -> None:
+    """Answer requests, a JSON object a line, until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    peer, run = PEERS[name](threads), None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "case" in request:
+                run = None  # the last case's memory goes first
+                start = time.perf_counter()
+                run = peer.prepare(build(request["case"]))
+                result = run()
+                answer: dict[str, Any] = {"first": time.perf_counter() - start}
+                np.save(request["save"], peer.to_numpy(result))
+            else:
+                assert run is not None
+                answer = {"samples": sample(run, request["seconds"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def sample(run: Any, seconds: float) -> list[float]:
+    """The times of calls, one after the other for some seconds; the first is not counted."""
+    run()
+    samples, end = [], time.perf_counter() + seconds
+    while not samples or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - start)
+    return samples
+
+
+# --- the driver ---------------------------------------------------------------------------------
+
+
+class Worker:
+    """A peer's process, which is stopped unless it works for an answer."""
+
+    def __init__(self, name: str, threads: int):
+        self.name = name
+        environment = {k: v for k, v in os.environ.items() if k not in _TUNING}
+        environment |= dict.fromkeys(_POOLS, str(threads))
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", name, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer; one with an `error` where the process ended or took too long."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.send_signal(signal.SIGCONT)
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+                self.process.kill()
+                return {"error": f"no answer in {PATIENCE:.0f} s"}
+            line = self.process.stdout.readline()
+            self.process.send_signal(signal.SIGSTOP)
+        except BrokenPipeError:
+            line = ""
+        return json.loads(line) if line else {"error": f"process ended ({self.process.wait()})"}
+
+
+def measure(name: str, workers: Sequence[Worker], rounds: int, seconds: float) -> dict[str, Any]:
+    """The case's results: for each peer an error, or the median and what else is known."""
+    expected = reference(build(name))
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for worker in workers:
+            file = Path(folder) / f"{worker.name}.npy"
+            found[worker.name] = worker.ask(case=name, save=str(file))
+            if "error" not in found[worker.name]:
+                found[worker.name] |= compare(np.load(file), expected)
+    live = [w for w in workers if "error" not in found[w.name]]
+    samples: dict[str, list[float]] = {w.name: [] for w in live}
+    for _ in range(rounds):
+        for worker in live:
+            samples[worker.name] += worker.ask(seconds=seconds).get("samples", [])
+    for peer, times in samples.items():
+        if times:
+            found[peer] |= {"median": statistics.median(times), "least": min(times)}
+            found[peer] |= {"samples": len(times)}
+        else:
+            found[peer]["error"] = "ended while it was timed"
+    return {"case": name, "peers": found}
+
+
+def compare(result: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
+    """How far a result is off; `error` if that is too far."""
+    if result.shape != expected.shape:
+        return {"error": f"shape {result.shape}, expected {expected.shape}"}
+    a, b = result.astype(np.float64), expected
+    difference = float(np.abs(a - b).max())
+    cosine = float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+    facts: dict[str, Any] = {"difference": difference, "cosine": cosine}
+    if not difference <= TOLERANCE * np.abs(b).max():  # a NaN is wrong too
+        facts["error"] = f"wrong by {difference:.1e}"
+    return facts
+
+
+def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """A Markdown table: medians in ms, dodeca's ratio to the best peer, dodeca's difference."""
+    header = ["case", *(f"{name} ms" for name in names), "ratio", "difference"]
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
+    for row in rows:
+        peers = row["peers"]
+        medians = {n: peers[n]["median"] for n in names if "median" in peers[n]}
+        cells = [f"{medians[n] * 1e3:.3f}" if n in medians else "failed" for n in names]
+        others = [median for name, median in medians.items() if name != "dodeca"]
+        ratio, difference = "", ""
+        if "dodeca" in medians:
+            ratio = f"{medians['dodeca'] / min(others):.2f}" if others else ""
+            difference = f"{peers['dodeca']['difference']:.1e}"
+        lines.append([row["case"], *cells, ratio, difference])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    )
+
+
+def chosen_peers(wanted: Sequence[str] | None) -> list[str]:
+    """The peers to run: those asked for, or all; without those that are not installed."""
+    found = []
+    for name in wanted or PEERS:
+        missing = [module for module in PEERS[name].modules if find_spec(module) is None]
+        if missing:
+            print(f"{name}: left out, {', '.join(missing)} not installed", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """What is measured, by version."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def main() -> int:
+    """The command; its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="NAME")
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), help="default: all installed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.2, help="a peer's time in a round")
+    parser.add_argument("--output", type=Path, help="write all figures as JSON")
+    parser.add_argument("--serve", choices=list(PEERS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.threads)
+        return 0
+    for name in options.cases:
+        build(name)  # a wrong name ends here
+    names = chosen_peers(options.peers)
+    workers = [Worker(name, options.threads) for name in names]
+    rows: list[dict[str, Any]] = []
+    try:
+        for name in options.cases:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows.append(measure(name, workers, options.rounds, options.seconds))
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+    print(table(rows, names))
+    failures = [
+        (row["case"], n, f["error"])
+        for row in rows
+        for n, f in row["peers"].items()
+        if "error" in f
+    ]
+    for case, name, error in failures:
+        print(f"{case}: {name}: {error}")
+    if options.output:
+        facts = {"threads": options.threads, "versions": versions(names), "rows": rows}
+        options.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
