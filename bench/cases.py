@@ -163,8 +163,14 @@ def minilm(f: Any, ids: Any, mask: Any, state: dict[str, Any]) -> Any:
 class Formulas:
     """The functions as formulas over a module like numpy."""
 
-    def __init__(self, xp: Any, erf: Callable[[Any], Any], floating: Any = np.float32):
-        self.xp, self.erf, self.floating = xp, erf, floating
+    def __init__(
+        self,
+        xp: Any,
+        erf: Callable[[Any], Any],
+        floating: Any = np.float32,
+        dense: Callable[[Any], Any] = np.ascontiguousarray,
+    ):
+        self.xp, self.erf, self.floating, self.dense = xp, erf, floating, dense
 
     def to_float(self, x: Any) -> Any:
         return x.astype(self.floating)
@@ -189,12 +195,12 @@ class Formulas:
         return self.softmax(q @ k.mT * q.shape[-1] ** -0.5 + bias) @ v
 
     def transpose(self, x: Any) -> Any:
-        return self.xp.array(x.mT, order="C")
+        return self.dense(x.mT)
 
 
 def exact_erf(x: np.ndarray) -> np.ndarray:
     """Slow: one number at a time."""
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
 
 def reference(case: Case) -> np.ndarray:

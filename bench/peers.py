@@ -175,7 +175,7 @@ class Jax(Peer):
         import jax
         import jax.numpy as jnp
 
-        functions = Formulas(jnp, jax.scipy.special.erf)
+        functions = Formulas(jnp, jax.scipy.special.erf, dense=jnp.array)
         inputs, weights = jax.device_put(case.inputs), jax.device_put(case.weights)
         run = jax.jit(lambda i, w: OPERATIONS[case.operation](functions, i | w))
         return lambda: run(inputs, weights).block_until_ready()

@@ -4,7 +4,8 @@
 
 While a peer is timed the others' processes are stopped, for the idle threads of some of them spin.
 Every result is checked against numpy's in float64 first. Prints the median time of each case and
-the ratio of dodeca's to the best peer's; `--output` also writes them as JSON. The exit status is 1
+the ratio of dodeca's to the best peer's, from batches of calls in which the machine was not busy
+with something else; `--output` also writes them as JSON. The exit status is 1
 if a peer failed or a result was wrong.
 """
 
@@ -21,16 +22,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cases import CASES, build, reference
-from peers import PEERS
+from peers import PEERS, Run
 
 TOLERANCE = 1e-4  # the largest error, relative to the reference's largest magnitude
+BATCH = 0.02  # seconds of calls that are kept or dropped together
+BUSY = 0.03  # the share of a batch that our threads may wait for a core
 PATIENCE = 600.0  # seconds for an answer, compiling included
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # a user's settings would favour or hurt numpy
@@ -58,21 +62,38 @@ def serve(name: str, threads: int) -> None:
                 np.save(request["save"], peer.to_numpy(result))
             else:
                 assert run is not None
-                answer = {"samples": sample(run, request["seconds"])}
+                answer = {"batches": sample(run, request["seconds"])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def sample(run: Any, seconds: float) -> list[float]:
-    """The times of calls, one after the other for some seconds; the first is not counted."""
+def sample(run: Run, seconds: float) -> list[tuple[float, list[float]]]:
+    """Batches of calls, one after the other for some seconds; the first call is not counted.
+
+    A batch has the share of its time in which a thread of ours waited for a core, and its times.
+    """
     run()
-    samples, end = [], time.perf_counter() + seconds
-    while not samples or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - start)
-    return samples
+    batches, end = [], time.perf_counter() + seconds
+    while not batches or time.perf_counter() < end:
+        times: list[float] = []
+        waited, begin = waited_seconds(), time.perf_counter()
+        while not times or time.perf_counter() - begin < BATCH:
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        share = (waited_seconds() - waited) / (time.perf_counter() - begin)
+        batches.append((share, times))
+    return batches
+
+
+def waited_seconds() -> float:
+    """How long the threads of this process were ready to run and had no core (Linux; else 0)."""
+    total = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            total += int(file.read_text().split()[1])
+    return total / 1e9
 
 
 # --- the driver ---------------------------------------------------------------------------------
@@ -121,14 +142,17 @@ def measure(name: str, workers: Sequence[Worker], rounds: int, seconds: float) -
             if "error" not in found[worker.name]:
                 found[worker.name] |= compare(np.load(file), expected)
     live = [w for w in workers if "error" not in found[w.name]]
-    samples: dict[str, list[float]] = {w.name: [] for w in live}
+    batches: dict[str, list[Any]] = {w.name: [] for w in live}
     for _ in range(rounds):
         for worker in live:
-            samples[worker.name] += worker.ask(seconds=seconds).get("samples", [])
-    for peer, times in samples.items():
-        if times:
-            found[peer] |= {"median": statistics.median(times), "least": min(times)}
-            found[peer] |= {"samples": len(times)}
+            batches[worker.name] += worker.ask(seconds=seconds).get("batches", [])
+    for peer, taken in batches.items():
+        quiet = [times for share, times in taken if share <= BUSY]
+        used = quiet if len(quiet) >= 3 else [times for _, times in taken]
+        samples = [seconds for times in used for seconds in times]
+        if samples:
+            found[peer] |= {"median": statistics.median(samples), "least": min(samples)}
+            found[peer] |= {"samples": len(samples), "busy": used is not quiet}
         else:
             found[peer]["error"] = "ended while it was timed"
     return {"case": name, "peers": found}
@@ -148,13 +172,17 @@ def compare(result: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
-    """A Markdown table: medians in ms, dodeca's ratio to the best peer, dodeca's difference."""
+    """A Markdown table: medians in ms, dodeca's ratio to the best peer, dodeca's difference.
+
+    A star means that others used the cores nearly all the time, so the figure is too high.
+    """
     header = ["case", *(f"{name} ms" for name in names), "ratio", "difference"]
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
     for row in rows:
         peers = row["peers"]
         medians = {n: peers[n]["median"] for n in names if "median" in peers[n]}
-        cells = [f"{medians[n] * 1e3:.3f}" if n in medians else "failed" for n in names]
+        marks = {n: "*" if peers[n].get("busy") else "" for n in names}
+        cells = [f"{medians[n] * 1e3:.3f}{marks[n]}" if n in medians else "failed" for n in names]
         others = [median for name, median in medians.items() if name != "dodeca"]
         ratio, difference = "", ""
         if "dodeca" in medians:
@@ -177,17 +205,6 @@ def chosen_peers(wanted: Sequence[str] | None) -> list[str]:
             print(f"{name}: left out, {', '.join(missing)} not installed", file=sys.stderr)
         else:
             found.append(name)
-    return found
-
-
-def versions(names: Sequence[str]) -> dict[str, str]:
-    """What is measured, by version."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
     return found
 
 
@@ -219,16 +236,16 @@ def main() -> int:
             worker.process.kill()
             worker.process.wait()
     print(table(rows, names))
-    failures = [
-        (row["case"], n, f["error"])
-        for row in rows
-        for n, f in row["peers"].items()
-        if "error" in f
-    ]
-    for case, name, error in failures:
-        print(f"{case}: {name}: {error}")
+    found = [(row["case"], peer, facts) for row in rows for peer, facts in row["peers"].items()]
+    failures = [(case, peer, facts["error"]) for case, peer, facts in found if "error" in facts]
+    for case, peer, error in failures:
+        print(f"{case}: {peer}: {error}")
     if options.output:
-        facts = {"threads": options.threads, "versions": versions(names), "rows": rows}
+        facts = {
+            "threads": options.threads,
+            "versions": {n: version(n) for n in names},
+            "rows": rows,
+        }
         options.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0
 
