@@ -5,8 +5,8 @@
 While a peer is timed the others' processes are stopped, for the idle threads of some of them spin.
 Every result is checked against numpy's in float64 first. Prints the median time of each case and
 the ratio of dodeca's to the best peer's, from batches of calls in which the machine was not busy
-with something else; `--output` also writes them as JSON. The exit status is 1
-if a peer failed or a result was wrong.
+with something else; `--output` also writes them as JSON. The exit status is 1 if a peer failed or
+a result was wrong. POSIX only.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from peers import PEERS, Run
 TOLERANCE = 1e-4  # the largest error, relative to the reference's largest magnitude
 BATCH = 0.02  # seconds of calls that are kept or dropped together
 BUSY = 0.03  # the share of a batch that our threads may wait for a core
+ENOUGH = 3  # quiet batches that make a figure
+PERSISTENCE = 4  # how many times the rounds may go on while there are not enough
 PATIENCE = 600.0  # seconds for an answer, compiling included
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # a user's settings would favour or hurt numpy
@@ -143,19 +145,34 @@ def measure(name: str, workers: Sequence[Worker], rounds: int, seconds: float) -
                 found[worker.name] |= compare(np.load(file), expected)
     live = [w for w in workers if "error" not in found[w.name]]
     batches: dict[str, list[Any]] = {w.name: [] for w in live}
-    for _ in range(rounds):
+    for number in range(rounds * PERSISTENCE):
+        if number >= rounds and all(len(quiet(taken)) >= ENOUGH for taken in batches.values()):
+            break
         for worker in live:
             batches[worker.name] += worker.ask(seconds=seconds).get("batches", [])
     for peer, taken in batches.items():
-        quiet = [times for share, times in taken if share <= BUSY]
-        used = quiet if len(quiet) >= 3 else [times for _, times in taken]
-        samples = [seconds for times in used for seconds in times]
-        if samples:
-            found[peer] |= {"median": statistics.median(samples), "least": min(samples)}
-            found[peer] |= {"samples": len(samples), "busy": used is not quiet}
-        else:
-            found[peer]["error"] = "ended while it was timed"
+        found[peer] |= summary(taken)
     return {"case": name, "peers": found}
+
+
+def quiet(batches: Sequence[Any]) -> list[list[float]]:
+    """The times of the batches in which the process had the cores that it wanted."""
+    return [times for share, times in batches if share <= BUSY]
+
+
+def summary(batches: Sequence[Any]) -> dict[str, Any]:
+    """The median and the least time; `busy` where there are too few quiet batches to choose."""
+    kept = quiet(batches)
+    busy = len(kept) < ENOUGH
+    samples = [t for times in ([t for _, t in batches] if busy else kept) for t in times]
+    if not samples:
+        return {"error": "ended while it was timed"}
+    return {
+        "median": statistics.median(samples),
+        "least": min(samples),
+        "samples": len(samples),
+        "busy": busy,
+    }
 
 
 def compare(result: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
@@ -183,11 +200,14 @@ def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
         medians = {n: peers[n]["median"] for n in names if "median" in peers[n]}
         marks = {n: "*" if peers[n].get("busy") else "" for n in names}
         cells = [f"{medians[n] * 1e3:.3f}{marks[n]}" if n in medians else "failed" for n in names]
-        others = [median for name, median in medians.items() if name != "dodeca"]
+        others = {median: n for n, median in medians.items() if n != "dodeca"}
         ratio, difference = "", ""
         if "dodeca" in medians:
-            ratio = f"{medians['dodeca'] / min(others):.2f}" if others else ""
             difference = f"{peers['dodeca']['difference']:.1e}"
+            if others:
+                best = min(others)
+                star = marks["dodeca"] or marks[others[best]]
+                ratio = f"{medians['dodeca'] / best:.2f}{star}"
         lines.append([row["case"], *cells, ratio, difference])
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return "\n".join(
@@ -225,6 +245,7 @@ def main() -> int:
     for name in options.cases:
         build(name)  # a wrong name ends here
     names = chosen_peers(options.peers)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no stopped process stays
     workers = [Worker(name, options.threads) for name in names]
     rows: list[dict[str, Any]] = []
     try:

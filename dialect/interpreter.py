@@ -36,9 +36,8 @@ def evaluate(
         for op in root.regions[0].blocks[0].operations
         if op.operation.name == "func.func"
     }
-    if not functions:
-        raise Error("the module has no function to evaluate")
-    name = entry or next(iter(functions))
+    first = ops.entry_function(root)
+    name = entry or ir.StringAttr(first.attributes["sym_name"]).value
     if name not in functions:
         raise Error(f"the module has no function {name!r}; it has {', '.join(functions)}")
     with np.errstate(all="ignore"):

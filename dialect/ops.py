@@ -23,11 +23,12 @@ from mlir import ir
 from mlir.dialects import irdl
 
 from .dtypes import BY_MLIR, DTYPES, DType, dtype
-from .errors import DtypeError, ShapeError
+from .errors import DtypeError, Error, ShapeError
 from .primitives import PRIMITIVES
 from .views import MAX_INDICES, MAX_SOURCES, UNBOUNDED, View, bounds, dimension_ranges
 
 WEIGHT = "dodeca.weight"  # the function argument attribute that names a weight
+NAME = "dodeca.name"  # ... and the one that names an input, for messages
 
 
 class TensorType(NamedTuple):
@@ -361,6 +362,26 @@ def operation_name(operation: ir.Operation) -> str | None:
     """`add` for a `dodeca.add`, None for an operation of another dialect."""
     dialect, _, name = operation.name.partition(".")
     return name if dialect == "dodeca" else None
+
+
+def entry_function(module: ir.Operation) -> ir.Operation:
+    """The function that is compiled: the module's first that has a body."""
+    for op in module.regions[0].blocks[0].operations:
+        if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
+            return op.operation
+    raise Error("the module has no func.func with a body")
+
+
+def named_arguments(function: ir.Operation, attribute: str) -> dict[int, str]:
+    """Position -> name of the arguments with an attribute, WEIGHT or NAME."""
+    if "arg_attrs" not in function.attributes:
+        return {}
+    found = {}
+    for i, attributes in enumerate(ir.ArrayAttr(function.attributes["arg_attrs"])):
+        named = ir.DictAttr(attributes)
+        if attribute in named:
+            found[i] = ir.StringAttr(named[attribute]).value
+    return found
 
 
 class ViewOperands(NamedTuple):

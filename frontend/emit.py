@@ -17,7 +17,7 @@ from mlir.dialects import tensor as tensor_dialect
 
 from .dialect import ops
 from .dialect.errors import Error, ShapeError
-from .dialect.ops import WEIGHT, TensorType, context
+from .dialect.ops import NAME, WEIGHT, TensorType, context
 from .dialect.views import View
 from .shapes import Dim, Shape
 from .tensor import Tensor
@@ -42,7 +42,10 @@ def emit(
             results = [_type(x.shape, x) for x in outputs]
             function = func.FuncOp("main", (arguments, results))
         block = function.add_entry_block()
-        attributes = [ir.DictAttr.get({}) for _ in inputs]
+        attributes = [
+            ir.DictAttr.get({NAME: ir.StringAttr.get(x.attribute.name)} if x.attribute.name else {})
+            for x in inputs
+        ]
         attributes += [ir.DictAttr.get({WEIGHT: ir.StringAttr.get(name)}) for name in weights]
         function.arg_attrs = ir.ArrayAttr.get(attributes)
         with ir.InsertionPoint(block):

@@ -23,8 +23,8 @@ from mlir import ir
 from .dialect import dtype as as_dtype
 from .dialect import evaluate, verify
 from .dialect.dtypes import DType
-from .dialect.errors import ArgumentError, ParseError, ShapeError
-from .dialect.ops import WEIGHT, TensorType, context
+from .dialect.errors import ArgumentError, Error, ParseError, ShapeError
+from .dialect.ops import NAME, WEIGHT, TensorType, context, entry_function, named_arguments
 from .emit import emit
 from .shapes import Dim, Shape, as_shape, show
 from .tensor import Tensor, fresh
@@ -80,7 +80,8 @@ class Graph:
         Raises ArgumentError for arrays that do not fit the inputs.
         """
         given = check_arguments(self.inputs, arrays)
-        weights = [self.weights[name] for name in weight_names(self.module)]
+        names = named_arguments(entry_function(self.module.operation), WEIGHT)
+        weights = [self.weights[name] for name in names.values()]
         return self.unflatten(evaluate(self.module, *given, *weights, precision=precision))
 
     @staticmethod
@@ -95,11 +96,16 @@ class Graph:
         """
         module = _parse(text_or_path)
         verify(module)
-        function = _main(module, str(text_or_path) if _is_path(text_or_path) else "<text>")
+        try:
+            function = entry_function(module.operation)
+        except Error as error:
+            where = str(text_or_path) if _is_path(text_or_path) else "<text>"
+            raise ParseError(f"{where}: {error}") from None
         kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        marked = len(weight_names(module))
+        marked = len(named_arguments(function, WEIGHT))
+        names = named_arguments(function, NAME)
         types = [TensorType.of(t) for t in kind.inputs][: len(kind.inputs) - marked]
-        specs = [_spec_of(i, t) for i, t in enumerate(types)]
+        specs = [_spec_of(i, t, names.get(i)) for i, t in enumerate(types)]
         results = len(kind.results)
         tree = 0 if results == 1 else tuple(range(results))
         return Graph(module, tuple(specs), dict(weights or {}), tree)
@@ -229,16 +235,17 @@ def _is_path(text_or_path: str | Path) -> bool:
 
 
 def _parse(text_or_path: str | Path) -> ir.Module:
-    text, name = str(text_or_path), "<text>"
+    name = str(text_or_path) if _is_path(text_or_path) else "<text>"
     if _is_path(text_or_path):
-        name = text
         try:
-            text = Path(text_or_path).read_text(encoding="utf-8")
+            Path(text_or_path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ParseError(f"{name}: cannot be read: {error}") from None
     with context(), ir.Location.unknown():
         try:
-            return ir.Module.parse(text)
+            if _is_path(text_or_path):
+                return ir.Module.parseFile(name)
+            return ir.Module.parse(str(text_or_path))
         except ir.MLIRError as error:  # pyright: ignore[reportAttributeAccessIssue]
             lines = [
                 f"{name}:{d.location.start_line}:{d.location.start_col}: {d.message}"
@@ -247,26 +254,10 @@ def _parse(text_or_path: str | Path) -> ir.Module:
             raise ParseError("\n".join(lines) or f"{name}: {error}") from None
 
 
-def _main(module: ir.Module, name: str) -> ir.Operation:
-    for op in module.body.operations:
-        if op.operation.name == "func.func":
-            return op.operation
-    raise ParseError(f"{name}: the module has no func.func")
-
-
-def weight_names(module: ir.Module) -> list[str]:
-    """The names of the weights that the module's first function takes after its inputs."""
-    function = _main(module, "module")
-    if "arg_attrs" not in function.attributes:
-        return []
-    attributes = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
-    return [ir.StringAttr(a[WEIGHT]).value for a in attributes if WEIGHT in a]
-
-
-def _spec_of(position: int, kind: TensorType) -> Spec:
-    """The spec of an argument that is known by its type only; each `?` is a Dim of its own."""
+def _spec_of(position: int, kind: TensorType, name: str | None) -> Spec:
+    """The spec of an argument that is known by its type; each `?` is a Dim of its own."""
     shape = tuple(
         Dim(f"arg{position}_{axis}", 0, 2**31 - 1) if size is None else size
         for axis, size in enumerate(kind.shape)
     )
-    return Spec(shape, kind.dtype)
+    return Spec(shape, kind.dtype, name)

@@ -15,6 +15,7 @@ from mlir import ir
 
 from ..dialect import DTYPES, PRIMITIVES, TensorType, ops
 from ..dialect.errors import CompileError
+from ..dialect.verifier import place
 from . import terms
 from .index import Axis, Expr, from_affine, of_axis, of_term
 from .terms import REDUCTIONS, Term
@@ -37,6 +38,12 @@ def static_shape(value: ir.Value) -> tuple[int, ...]:
             "dodeca.compile with a Dim make one executable for each size it meets"
         )
     return tuple(size for size in kind.shape if size is not None)
+
+
+def maker(value: ir.Value) -> ir.Operation | None:
+    """The operation that a value is a result of; None for an argument of the function."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 class Comprehension:
@@ -99,11 +106,12 @@ class Comprehension:
         name = self.buffer(value)
         if name is not None:
             return terms.load(name, point, static_shape(value), kind.dtype)
-        op = value.owner
-        operation = op.operation if isinstance(op, ir.OpView) else op
-        short = ops.operation_name(operation) if isinstance(operation, ir.Operation) else None
-        if short is None:
-            raise CompileError(f"cannot compile {operation.name}: not an operation of dodeca")
+        operation = maker(value)
+        short = ops.operation_name(operation) if operation is not None else None
+        if operation is None or short is None:
+            what = operation.name if operation is not None else "an argument of an inner block"
+            where = f" at {place(operation.location)}" if operation is not None else ""
+            raise CompileError(f"cannot compile {what}{where}: not an operation of dodeca")
         if short == "contiguous":
             return self._view(operation, kind, point, get)
         if short == "constant":

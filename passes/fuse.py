@@ -17,6 +17,7 @@ from mlir.dialects import func
 
 from ..dialect import ops
 from ..dialect.errors import CompileError
+from ..dialect.ops import entry_function, named_arguments
 from . import terms
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
@@ -59,31 +60,11 @@ def _fuse_pass(module: ir.Operation, options: FuseOptions) -> None:
         body.append(op.operation)
 
 
-def entry_function(module: ir.Operation) -> ir.Operation:
-    """The function that is compiled: the module's first."""
-    for op in module.regions[0].blocks[0].operations:
-        if op.operation.name == "func.func":
-            return op.operation
-    raise CompileError("the module has no function to compile")
-
-
-def weight_arguments(function: ir.Operation) -> dict[int, str]:
-    """Position -> name of the arguments that are weights."""
-    if "arg_attrs" not in function.attributes:
-        return {}
-    found = {}
-    for i, attributes in enumerate(ir.ArrayAttr(function.attributes["arg_attrs"])):
-        named = ir.DictAttr(attributes)
-        if ops.WEIGHT in named:
-            found[i] = ir.StringAttr(named[ops.WEIGHT]).value
-    return found
-
-
 def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
     """The kernels of the module's first function for a target."""
     function = entry_function(module)
     block = function.regions[0].blocks[0]
-    weights: set[ir.Value] = {block.arguments[i] for i in weight_arguments(function)}
+    weights: set[ir.Value] = {block.arguments[i] for i in named_arguments(function, ops.WEIGHT)}
     solved: dict[str, tuple[list[Chosen], dict]] = {}
     with module.context, function.location:
         made = Fused(ir.Module.create())

@@ -13,9 +13,10 @@ from mlir import ir
 
 from ..dialect import TensorType, verify
 from ..dialect.errors import Error
+from ..dialect.ops import NAME, WEIGHT, entry_function, named_arguments
 from ..dialect.verifier import walk
 from . import lower
-from .fuse import entry_function, fuse, weight_arguments
+from .fuse import fuse
 from .index import Axis
 from .program import Buffer, Kernel, Launch, Program
 from .registry import build_pipeline
@@ -149,7 +150,8 @@ class _Planner:
     def __init__(self, module: ir.Module, kernels: dict[str, Kernel]):
         main = entry_function(module.operation)
         block = main.regions[0].blocks[0]
-        names = weight_arguments(main)
+        names = named_arguments(main, WEIGHT)
+        inputs = named_arguments(main, NAME)
         self.buffers: list[Buffer] = []
         self.prepare: list[Launch] = []
         self.plan: list[Launch] = []
@@ -160,7 +162,9 @@ class _Planner:
         returned = set(last.operands)
         prepared: set[int] = set()
         for i, value in enumerate(block.arguments):
-            number = self._buffer(value, "weight" if i in names else "input", names.get(i, ""))
+            number = self._buffer(
+                value, "weight" if i in names else "input", names.get(i) or inputs.get(i, "")
+            )
             if i in names:
                 self.weights[names[i]] = number
                 prepared.add(number)

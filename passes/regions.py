@@ -16,7 +16,7 @@ from math import prod
 from mlir import ir
 
 from ..dialect import ops
-from .comprehend import REDUCTION_OF, static_shape
+from .comprehend import REDUCTION_OF, maker, static_shape
 
 LARGEST = 160  # operations of a region that was joined from smaller ones
 
@@ -170,10 +170,10 @@ def _region(
     inputs: dict[ir.Value, None] = {}
     for op in piece:
         for x in op.operands:
-            if position.get(x, -1) < start and x.owner not in remade:
+            if position.get(x, -1) < start and maker(x) not in remade:
                 inputs[x] = None
     outputs = [op.results[0] for op in piece if last_use.get(op.results[0], -1) >= end]
-    outputs = [v for v in outputs if v.owner not in remade or last_use[v] == len(position)]
+    outputs = [v for v in outputs if maker(v) not in remade or last_use[v] == len(position)]
     known = frozenset(v for v in [*inputs, *(op.results[0] for op in piece)] if v in prepared)
     return Region(tuple(piece), tuple(inputs), tuple(outputs), known)
 
@@ -184,7 +184,7 @@ def _remade(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
     constant: set[ir.Operation] = set()
     spread: set[ir.Operation] = set()
     for op in operations:
-        if all(x.owner in constant for x in op.operands):
+        if all(maker(x) in constant for x in op.operands):
             constant.add(op)
         elif ops.operation_name(op) == "contiguous" and _spreads(op):
             spread.add(op)
@@ -204,12 +204,11 @@ def _with_remade(
 
     def need(op: ir.Operation) -> None:
         for x in op.operands:
-            owner = x.owner
-            if position.get(x, start) >= start or not isinstance(owner, ir.Operation):
+            made = maker(x)
+            if made is None or made not in remade or position[x] >= start or made in before:
                 continue
-            if owner in remade and owner not in before:
-                need(owner)
-                before[owner] = None
+            need(made)
+            before[made] = None
 
     for op in piece:
         need(op)

@@ -7,7 +7,6 @@ runner.run({input id: array, output id: array})
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Mapping, Sequence
 
 import llvmlite.binding as llvm
@@ -17,6 +16,7 @@ from ..dialect.dtypes import DTYPES
 from ..dialect.errors import ArgumentError
 from ..passes.program import Buffer, Kernel, Launch, Program
 from .driver import available_cores, native, pool
+from .environment import flag
 from .jit import compile_for_host, load_objects
 from .memory import PAGE, Layout, aligned, plan_memory, waits
 
@@ -27,7 +27,7 @@ def thread_count(threads: int | None = None) -> int:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ArgumentError(f"threads: expected a whole number of at least 1, got {threads!r}")
         return threads
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    asked = flag("OMP_NUM_THREADS").split(",")[0].strip()
     return int(asked) if asked.isdecimal() and int(asked) > 0 else available_cores()
 
 

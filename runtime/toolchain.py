@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ..dialect.errors import CompileError, TargetError
 from .code_object import read_amdgpu_metadata
+from .environment import flag
 
 __all__ = ["assemble_ptx", "find_lld", "find_ptxas", "link_amdgpu", "read_amdgpu_metadata"]
 
@@ -36,7 +37,7 @@ def find_ptxas() -> str | None:
 
 
 def _ptxas_places() -> Iterator[str]:
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    home = flag("CUDA_HOME") or flag("CUDA_PATH")
     if home and (found := shutil.which("ptxas", path=str(Path(home) / "bin"))):
         yield found
     spec = importlib.util.find_spec("nvidia")  # a namespace package of all of NVIDIA's wheels
@@ -91,7 +92,7 @@ def _resources(said: str) -> dict[str, int]:
 @cache
 def find_lld() -> tuple[str, ...] | None:
     """The start of a command that runs ld.lld 17 or newer: ROCm's, PATH's, or PyPI's ziglang."""
-    rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "llvm" / "bin"
+    rocm = Path(flag("ROCM_PATH", "/opt/rocm")) / "llvm" / "bin"
     for place in (str(rocm), os.environ.get("PATH", "")):
         tool = shutil.which("ld.lld", path=place)
         if tool and _lld_version(tool) >= _OLDEST_LLD:
