@@ -36,7 +36,7 @@ TOLERANCE = 1e-4  # the largest error, relative to the reference's largest magni
 BATCH = 0.02  # seconds of calls that are kept or dropped together
 BUSY = 0.03  # the share of a batch that our threads may wait for a core
 ENOUGH = 3  # quiet batches that make a figure
-PERSISTENCE = 4  # how many times the rounds may go on while there are not enough
+LONGEST = 30.0  # seconds that a case may take to get them from a busy machine
 PATIENCE = 600.0  # seconds for an answer, compiling included
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # a user's settings would favour or hurt numpy
@@ -145,11 +145,12 @@ def measure(name: str, workers: Sequence[Worker], rounds: int, seconds: float) -
                 found[worker.name] |= compare(np.load(file), expected)
     live = [w for w in workers if "error" not in found[w.name]]
     batches: dict[str, list[Any]] = {w.name: [] for w in live}
-    for number in range(rounds * PERSISTENCE):
-        if number >= rounds and all(len(quiet(taken)) >= ENOUGH for taken in batches.values()):
-            break
+    done, end = 0, time.monotonic() + LONGEST
+    while done < rounds or (time.monotonic() < end and not all(map(enough, batches.values()))):
         for worker in live:
+            wait_until_idle(end)
             batches[worker.name] += worker.ask(seconds=seconds).get("batches", [])
+        done += 1
     for peer, taken in batches.items():
         found[peer] |= summary(taken)
     return {"case": name, "peers": found}
@@ -160,10 +161,30 @@ def quiet(batches: Sequence[Any]) -> list[list[float]]:
     return [times for share, times in batches if share <= BUSY]
 
 
+def enough(batches: Sequence[Any]) -> bool:
+    """Whether the quiet batches make a figure."""
+    return len(quiet(batches)) >= ENOUGH
+
+
+def wait_until_idle(end: float) -> None:
+    """Wait until nobody else uses the cores, or until this time (on Linux; else not at all)."""
+    while time.monotonic() < end and Path("/proc/stat").is_file():
+        before = core_times()
+        time.sleep(0.05)
+        spent = [b - a for a, b in zip(before, core_times(), strict=True)]
+        if sum(spent[3:5]) >= 0.85 * sum(spent):  # idle, and waiting for a disk
+            return
+
+
+def core_times() -> list[int]:
+    """What all cores did since the start of the machine, in ticks, by kind."""
+    return [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+
+
 def summary(batches: Sequence[Any]) -> dict[str, Any]:
     """The median and the least time; `busy` where there are too few quiet batches to choose."""
     kept = quiet(batches)
-    busy = len(kept) < ENOUGH
+    busy = not enough(batches)
     samples = [t for times in ([t for _, t in batches] if busy else kept) for t in times]
     if not samples:
         return {"error": "ended while it was timed"}

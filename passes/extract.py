@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from ..dialect.errors import CompileError
@@ -47,7 +48,7 @@ class Chosen:
     seconds: float
     free: bool
 
-    @property
+    @cached_property
     def reads(self) -> list[str]:
         """The buffers that it loads, in order of first use."""
         return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
@@ -63,7 +64,9 @@ class Extractor:
     target: Target
     inputs: frozenset[str]
     strict: bool = False
+    budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
     tried: int = 0
+    looked: int = 0
     _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
     _scheduled: dict[tuple, tuple[float, Schedule]] = field(default_factory=dict)
     _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
@@ -78,6 +81,9 @@ class Extractor:
             w: sum(self._bit.get(x, 0) for x in set(names)) for w, names in loads.items()
         }
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
+        free = {name: bit for name, bit in self._bit.items() if self.candidates[name].free}
+        self._free = sum(free.values())
+        self._folded = sum(b for n, b in free.items() if self.candidates[n].term.op in REDUCTIONS)
 
     def run(self) -> list[Chosen]:
         """The kernels of the best set found, producers before consumers."""
@@ -99,7 +105,15 @@ class Extractor:
                 seconds = self._total(move)
                 if seconds < best * (1 - 1e-6):
                     best, kept, improved = seconds, move, True
+                if self.looked > self.budget:
+                    return self._kernels_of(kept)
         return self._kernels_of(kept)
+
+    @property
+    def stopped(self) -> str:
+        """Why the search ended."""
+        met = self.looked > self.budget
+        return f"budget of {self.budget} kernels" if met else "no neighbour is better"
 
     def _moves(self, kept: set[str], free: set[str]) -> Iterable[set[str]]:
         """Sets near `kept`: each value is moved to one that reads it, dropped, or added."""
@@ -138,6 +152,7 @@ class Extractor:
             if name in made or name not in self.candidates:
                 continue
             made[name] = self._kernel(name, kept)
+            self.looked += 1
             queue.extend(made[name].reads)
         order: list[Chosen] = []
         done: set[str] = set()
@@ -157,6 +172,8 @@ class Extractor:
     def _kernel(self, name: str, kept: set[str]) -> Chosen:
         # only from values before it, so that two equal values never wait for each other
         allowed = sum(self._bit[other] for other in kept) & (self._bit[name] - 1)
+        if self.candidates[name].free:  # one kernel, not one for each step on the way
+            allowed &= self._folded
         mask = self._visible(self.graph.class_of[self.candidates[name].term], allowed)
         key = (name, mask)
         if key not in self._kernels:
@@ -170,7 +187,7 @@ class Extractor:
             where = stack.pop()
             here = self._loads[where] & allowed
             found |= here
-            if here or self._given[where]:
+            if here & ~self._free or self._given[where]:
                 continue
             for node in self.graph.classes[where]:
                 for child in node.children:
@@ -229,6 +246,7 @@ class _Cheapest:
         self.inputs = extractor.inputs
         self.bit = extractor._bit
         self.loads = extractor._loads
+        self.free = extractor._free
         self.axes = axes
         self.vector = vector
         self.memo: dict[str, _Way] = {}
@@ -258,7 +276,7 @@ class _Cheapest:
         self.open.add(where)
         best = IMPOSSIBLE
         nodes = self.graph.classes[where]
-        if self.loads[where] & allowed:  # what is in a buffer is read from it
+        if self.loads[where] & allowed & ~self.free:  # what is in a buffer is read from it
             nodes = [n for n in nodes if n.template is not None and n.template.op == "load"]
         for node in nodes:
             way = self._price(node, allowed)

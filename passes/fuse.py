@@ -23,7 +23,7 @@ from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_
 from .decompose import Decomposer
 from .egraph import Budget, saturate
 from .extract import Candidate, Chosen, Extractor
-from .index import Axis, Expr, substitute
+from .index import Axis, Expr
 from .regions import Region, partition
 from .registry import register
 from .schedule import Schedule
@@ -97,7 +97,8 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
 
     comprehension = Comprehension(inputs.get, watch)
     found = {names[v]: _candidate(v, region, comprehension, candidates) for v in candidates}
-    equal = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
+    loads = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
+    equal = [(load, t) for load, t in loads if load is not None]
     outputs = [names[v] for v in region.outputs]
     graph = saturate([c.term for c in found.values()], equal, precision, Budget())
     extractor = Extractor(
@@ -108,16 +109,21 @@ def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen]
         "operations": len(region.operations),
         **graph.report,
         "sets tried": extractor.tried,
+        "search": extractor.stopped,
         "kernels": len(chosen),
         "predicted seconds": sum(k.seconds for k in chosen if not k.free),
     }
     return chosen, report
 
 
-def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term:
-    """The load that gives `term`; along an axis that it does not depend on, place 0 is as good."""
-    still = {a: Expr(0) for expr in point for a in expr.axes if a not in term.axes}
-    place = tuple(substitute(expr, still) for expr in point)
+def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | None:
+    """The load that gives `term` and depends on no other axes, if there is one.
+
+    A coordinate whose axes do not matter to the term may be 0: any place gives the same value.
+    """
+    place = tuple(e if e.axes <= term.axes else Expr(0) for e in point)
+    if any(e.axes & term.axes for e in point if not e.axes <= term.axes):
+        return None
     return terms.load(name, place, static_shape(value), term.dtype)
 
 

@@ -28,6 +28,7 @@ class Level:
     parent: Level | None
     tiles: dict[Axis, int]
     memo: dict[Term, Any] = field(default_factory=dict)
+    shapes: dict[frozenset[Axis], tuple[Axis, ...]] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)  # what a walker keeps: origins, counts
 
     def home(self, axes: frozenset[Axis]) -> Level:
@@ -42,8 +43,10 @@ class Level:
 
         Axes with a tile of 1 are no dimension. An axis with the widest tile comes last.
         """
-        wide = [a for a in self.tiles if a in axes and self.tiles[a] > 1]
-        return tuple(sorted(wide, key=lambda a: self.data["rank"].get(a, 0)))
+        if axes not in self.shapes:
+            wide = [a for a in self.tiles if a in axes and self.tiles[a] > 1]
+            self.shapes[axes] = tuple(sorted(wide, key=lambda a: self.data["rank"].get(a, 0)))
+        return self.shapes[axes]
 
 
 class Walker:
@@ -57,13 +60,14 @@ class Walker:
         """What this walker makes of `term`, at the level where it belongs."""
         home = level.home(term.axes)
         if term not in home.memo:
-            with self.inside(home, level):
-                if term.op in REDUCTIONS:
-                    made = self.reduce(term, home)
-                else:
-                    made = self.node(term, {c: self.value(c, home) for c in term.children}, home)
-            home.memo[term] = made
+            home.memo[term] = self.make(term, home, level)
         return home.memo[term]
+
+    def make(self, term: Term, home: Level, level: Level) -> Any:
+        """Make the value at `home` while the walk stands in `level`."""
+        if term.op in REDUCTIONS:
+            return self.reduce(term, home)
+        return self.node(term, {c: self.value(c, home) for c in term.children}, home)
 
     def reduction_tile(self, term: Term, level: Level) -> int:
         """A reduction is vectorised along its own axis unless its body is a vector already."""
@@ -79,11 +83,6 @@ class Walker:
         while lanes > 1 and lanes > term.attr.size:
             lanes //= 2
         return lanes
-
-    @contextmanager
-    def inside(self, home: Level, level: Level) -> Iterator[None]:
-        """Make things at `home` while the walk stands in `level`."""
-        yield
 
     def node(self, term: Term, args: dict[Term, Any], level: Level) -> Any:
         raise NotImplementedError

@@ -15,7 +15,6 @@ On a GPU the function is a `gpu.func` and a program is a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -244,18 +243,16 @@ class _Emitter(Walker):
             self._serial(levels, depth + 1, origins)
             scf.YieldOp([])
 
-    @contextmanager
-    def inside(self, home: Level, level: Level) -> Iterator[None]:
+    def make(self, term: Term, home: Level, level: Level) -> Any:
         """Emit before the loop that leads from `home` to `level`."""
-        loop = None
-        while level is not home and level.parent is not None:
-            loop = level.data.get("loop", loop)
-            level = level.parent
+        loop, between = None, level
+        while between is not home and between.parent is not None:
+            loop = between.data.get("loop", loop)
+            between = between.parent
         if loop is None:
-            yield
-            return
+            return super().make(term, home, level)
         with ir.InsertionPoint(loop):
-            yield
+            return super().make(term, home, level)
 
     # --- nodes --------------------------------------------------------------------------------
 

@@ -392,7 +392,7 @@ def test_wrong_arguments(parse) -> None:
         evaluate(module, np.zeros((3, 3)))
     with pytest.raises(Error, match="no function 'other'; it has main, both"):
         evaluate(module, np.zeros(3), entry="other")
-    with pytest.raises(Error, match="no func.func with a body"):
+    with pytest.raises(Error, match=r"no func\.func with a body"):
         evaluate(parse(""))
     foreign = "func.func @f(%x: tensor<f32>) -> tensor<f32> { %0 = math.exp %x : tensor<f32> "
     with pytest.raises(Error, match=r"the interpreter does not know math\.exp"):
