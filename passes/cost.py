@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from .index import Axis, Expr, Quotient
-from .placement import Level, Walker, deep_recursion
+from .placement import Level, Walker, deep_recursion, top_levels
 from .schedule import Schedule
 from .targets import Target
 from .terms import Term
@@ -59,24 +59,6 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     return Estimate(seconds, counter.instructions, moved, programs)
 
 
-def top_level(schedule: Schedule, axes: tuple[Axis, ...]) -> list[Level]:
-    """The levels of the output axes: the grid, then the serial loops, outermost first."""
-    rank = {a: 1000 if a.name == schedule.vector else i for i, a in enumerate(axes)}
-    serial = [next(a for a in axes if a.name == name) for name in schedule.order]
-    first = {a: schedule.tile(a) for a in axes if a not in serial}
-    levels = [Level(None, first, data={"rank": rank})]
-    for axis in serial:
-        tiles = {**levels[-1].tiles, axis: schedule.tile(axis)}
-        levels.append(Level(levels[-1], tiles, data={"rank": rank}))
-    return levels
-
-
-def inner_level(level: Level, axis: Axis, tile: int) -> Level:
-    """The level of a reduction loop inside another."""
-    rank = {**level.data["rank"], axis: 500 + len(level.tiles)}
-    return Level(level, {**level.tiles, axis: tile}, data={"rank": rank})
-
-
 class _Counter(Walker):
     """Counts instructions instead of emitting them."""
 
@@ -88,7 +70,7 @@ class _Counter(Walker):
         self.fetched = 0.0  # bytes that one program brings near
 
     def run(self, term: Term) -> None:
-        levels = top_level(self.schedule, self.axes)
+        levels = top_levels(self.schedule, self.axes)
         trips = float(self.schedule.programs(self.axes))
         levels[0].data["trips"] = trips
         for level, name in zip(levels[1:], self.schedule.order, strict=True):
@@ -143,7 +125,7 @@ class _Counter(Walker):
         else:
             rows = prod(level.tiles[a] for a in wide[:-1])
             last = wide[-1]
-            ok = contiguous_along(index, last)
+            ok = level.contiguous(index, last)
             price = rows * (
                 VECTOR_LOAD * -(-level.tiles[last] // self.target.lanes(max(8, term.dtype.bits)))
                 if ok
@@ -171,7 +153,7 @@ class _Counter(Walker):
     def reduce(self, term: Term, level: Level) -> None:
         axis: Axis = term.attr
         tile = self.reduction_tile(term, level)
-        inner = inner_level(level, axis, tile)
+        inner = level.inner(axis, tile, tile)
         trips = level.data["trips"] * -(-axis.size // tile)
         inner.data["trips"] = trips
         body = term.args[0]
@@ -192,13 +174,6 @@ class _Counter(Walker):
         total = 1.0
         for term in level.memo:
             wide = level.shape(term.axes)
-            if term.op == "load" and wide and contiguous_along(term.attr[1], wide[-1]):
+            if term.op == "load" and wide and level.contiguous(term.attr[1], wide[-1]):
                 total += self._vectors(term, term.axes, level)
         return total
-
-
-def contiguous_along(index: tuple, axis: Axis) -> bool:
-    """Whether neighbours along `axis` are neighbours in the buffer."""
-    if not index or index[-1].coefficient(axis) != 1:
-        return False
-    return all(expr.coefficient(axis) == 0 for expr in index[:-1])

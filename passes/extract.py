@@ -15,10 +15,10 @@ from math import prod
 
 from ..dialect.errors import CompileError
 from . import cost
-from .cost import INSTRUCTIONS, contiguous_along
+from .cost import INSTRUCTIONS
 from .egraph import ENode, Saturated
 from .index import Axis
-from .placement import deep_recursion
+from .placement import contiguous_along, deep_recursion
 from .schedule import Schedule, schedules
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
@@ -311,7 +311,7 @@ class _Cheapest:
             op = term.op if term is not None else node.op
             return self._times(axes) * INSTRUCTIONS.get(op, 1.0)
         wide = self._vector_axis(axes)
-        if wide is None or contiguous_along(term.attr[1], wide):
+        if wide is None or contiguous_along(term.attr[1], wide, self.target.lanes(32)):
             return self._times(axes) * cost.VECTOR_LOAD
         return self._times(axes) * cost.SCALAR_LOAD * self.target.lanes(max(8, term.dtype.bits)) * 2
 

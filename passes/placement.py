@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from .index import Axis
+from .index import Axis, Expr, of_axis, substitute
 from .schedule import Schedule
 from .terms import REDUCTIONS, Term
 
@@ -27,6 +28,8 @@ class Level:
 
     parent: Level | None
     tiles: dict[Axis, int]
+    rank: dict[Axis, int]  # the order of a tile value's dimensions
+    steps: dict[Axis, int]  # an axis's tile starts at a multiple of this
     memo: dict[Term, Any] = field(default_factory=dict)
     shapes: dict[frozenset[Axis], tuple[Axis, ...]] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)  # what a walker keeps: origins, counts
@@ -39,14 +42,55 @@ class Level:
         return level
 
     def shape(self, axes: frozenset[Axis]) -> tuple[Axis, ...]:
-        """The dimensions of a tile value with these axes, in the order in which loops bind them.
+        """The dimensions of a tile value with these axes, the vector axis last.
 
-        Axes with a tile of 1 are no dimension. An axis with the widest tile comes last.
+        Axes with a tile of 1 are no dimension.
         """
         if axes not in self.shapes:
             wide = [a for a in self.tiles if a in axes and self.tiles[a] > 1]
-            self.shapes[axes] = tuple(sorted(wide, key=lambda a: self.data["rank"].get(a, 0)))
+            self.shapes[axes] = tuple(sorted(wide, key=self.rank.__getitem__))
         return self.shapes[axes]
+
+    def inner(self, axis: Axis, tile: int, step: int) -> Level:
+        """The level of a loop inside this one, over tiles that start at multiples of `step`."""
+        rank = {**self.rank, axis: self.rank.get(axis, 500 + len(self.tiles))}
+        return Level(self, {**self.tiles, axis: tile}, rank, {**self.steps, axis: step})
+
+    def contiguous(self, index: tuple[Expr, ...], axis: Axis) -> bool:
+        """Whether the elements of a tile along `axis` are neighbours in the buffer."""
+        return contiguous_along(index, axis, self.steps.get(axis, 1))
+
+
+def top_levels(schedule: Schedule, axes: tuple[Axis, ...]) -> list[Level]:
+    """The levels of the output axes: the grid, then the serial loops, outermost first."""
+    rank = {a: 1000 if a.name == schedule.vector else i for i, a in enumerate(axes)}
+    serial = [next(a for a in axes if a.name == name) for name in schedule.order]
+    first = [a for a in axes if a not in serial]
+    tiles = {a: schedule.tile(a) for a in first}
+    levels = [Level(None, tiles, rank, {a: _step(schedule, a) for a in first})]
+    for axis in serial:
+        levels.append(levels[-1].inner(axis, schedule.tile(axis), _step(schedule, axis)))
+    return levels
+
+
+def _step(schedule: Schedule, axis: Axis) -> int:
+    """The number that every tile's start is a multiple of: the tile, if it divides everything."""
+    tile, block = schedule.tile(axis), schedule.block(axis)
+    return tile if axis.size % tile == 0 and block % tile == 0 else 1
+
+
+@cache
+def contiguous_along(index: tuple[Expr, ...], axis: Axis, step: int = 1) -> bool:
+    """Whether neighbours along `axis` are neighbours in a buffer, among `step` aligned ones."""
+    if not index:
+        return False
+    if step > 1:  # the axis is step * outer + inner; quotients by the step then depend on outer
+        outer, inner = Axis(f"{axis.name}/", -(-axis.size // step)), Axis(axis.name, step)
+        place = of_axis(outer) * step + of_axis(inner)
+        index, axis = tuple(substitute(e, {axis: place}) for e in index), inner
+    if index[-1].coefficient(axis) != 1:
+        return False
+    return all(expr.coefficient(axis) == 0 for expr in index[:-1])
 
 
 class Walker:

@@ -128,7 +128,10 @@ def _scheduled(
         _grow_blocks(axes, cut, vector, programs, rows_first)
     serial = [a for a in axes if cut[a] > tiles[a]]
     hoisted = vector is not None and any(vector not in t.axes for t in inside)
-    serial.sort(key=lambda a: (a is vector) == hoisted)  # rows innermost, unless rows are hoisted
+    if hoisted:  # what does not depend on the vector axis is computed before its loop
+        serial.sort(key=lambda a: a is vector)
+    elif inside:  # the long axis outside: what it indexes stays near while the short ones go by
+        serial.sort(key=lambda a: -cut[a])
     return Schedule(
         vector.name if vector else None,
         tuple((a.name, tiles[a]) for a in axes),

@@ -27,10 +27,9 @@ from ..dialect import DTYPES, DType, TensorType
 from ..dialect.errors import CompileError
 from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
-from .cost import contiguous_along, inner_level, top_level
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient
-from .placement import Level, Walker, deep_recursion
+from .placement import Level, Walker, deep_recursion, top_levels
 from .registry import register
 from .schedule import Schedule, schedules
 from .targets import Target, find_target
@@ -200,7 +199,7 @@ class _Emitter(Walker):
             scf.YieldOp([])
 
     def _program(self, program: ir.Value) -> None:
-        levels = top_level(self.schedule, self.axes)
+        levels = top_levels(self.schedule, self.axes)
         origins = self._block_origins(program)
         first = [a for a in self.axes if a.name not in self.schedule.order]
         levels[0].data["origin"] = {a: origins[a] for a in first}
@@ -308,7 +307,7 @@ class _Emitter(Walker):
         dims = level.shape(term.axes)
         place = _Place(self, index, shape, args, level)
         inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
-        if dims and inside and contiguous_along(index, dims[-1]):
+        if dims and inside and level.contiguous(index, dims[-1]):
             row_type = ir.VectorType.get([level.tiles[dims[-1]]], element)
             rows = [
                 vector.load(row_type, source, place.at(o)) for o in self._offsets(dims[:-1], level)
@@ -373,7 +372,7 @@ class _Emitter(Walker):
         last = dims[-1]
         for offsets in self._offsets(dims[:-1], level):
             row = vector.extract(value, [], list(offsets.values())) if offsets else value
-            if contiguous_along(index, last):
+            if level.contiguous(index, last):
                 vector.store(row, self.output, place.at(offsets))
                 continue
             for n in range(level.tiles[last]):
@@ -441,9 +440,9 @@ class _Emitter(Walker):
         axis: Axis = term.attr
         step = self.reduction_tile(term, level)
         whole, rest = axis.size // step, axis.size % step
-        result = self._accumulate(term, level, step, 0, whole)
+        result = self._accumulate(term, level.inner(axis, step, step), 0, whole)
         if rest:
-            more = self._accumulate(term, level, rest, whole * step, 1)
+            more = self._accumulate(term, level.inner(axis, rest, step), whole * step, 1)
             result = self._combine(term, [result, more])
         return expand.cast(result, self._kind(term), term.dtype.name)
 
@@ -459,12 +458,12 @@ class _Emitter(Walker):
         name = "add" if term.op == "sum" else "max"
         return expand.emit(name, values, self._kind(term), contract=self.contract)
 
-    def _accumulate(self, term: Term, level: Level, step: int, start: int, turns: int) -> ir.Value:
-        """`turns` tiles of `step` elements from `start`, reduced to a value without the axis."""
-        axis, body = term.attr, term.args[0]
-        inner = inner_level(level, axis, step)
+    def _accumulate(self, term: Term, inner: Level, start: int, turns: int) -> ir.Value:
+        """`turns` tiles of the axis from `start`, reduced to a value without the axis."""
+        axis, body, kind = term.attr, term.args[0], self._kind(term)
+        tile, outside = inner.tiles[axis], inner.parent
+        assert outside is not None
         dims = inner.shape(body.axes | {axis})
-        kind = self._kind(term)
 
         def turn(accumulator: ir.Value) -> ir.Value:
             value = expand.cast(self.value(body, inner), term.dtype.name, kind)
@@ -475,16 +474,17 @@ class _Emitter(Walker):
             expand.identity(REDUCTIONS[term.op], kind), kind, tuple(inner.tiles[a] for a in dims)
         )
         if turns == 1:
-            inner.data["origin"] = {**level.data["origin"], axis: _index(start)}
+            inner.data["origin"] = {**outside.data["origin"], axis: _index(start)}
             total = turn(first)
         else:
-            loop = scf.ForOp(_index(start), _index(start + turns * step), _index(step), [first])
+            end = start + turns * tile
+            loop = scf.ForOp(_index(start), _index(end), _index(tile), [first])
             inner.data["loop"] = loop
-            inner.data["origin"] = {**level.data["origin"], axis: loop.induction_variable}
+            inner.data["origin"] = {**outside.data["origin"], axis: loop.induction_variable}
             with ir.InsertionPoint(loop.body):
                 scf.YieldOp([turn(loop.inner_iter_args[0])])
             total = loop.results[0]
-        return self._fold_last(term, total, dims) if step > 1 else total
+        return self._fold_last(term, total, dims) if tile > 1 else total
 
     def _fold_last(self, term: Term, value: ir.Value, dims: tuple[Axis, ...]) -> ir.Value:
         """Reduce the last dimension by halves; of an odd length the last element waits aside."""
