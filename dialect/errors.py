@@ -30,6 +30,11 @@ class VerifyError(Error, ValueError):
         self.diagnostics = diagnostics
         super().__init__("\n".join(f"{where}: error: {message}" for where, message in diagnostics))
 
+    def __reduce__(self) -> tuple:
+        return VerifyError, (
+            self.diagnostics,
+        )  # an exception made from its text would not unpickle
+
 
 class CompileError(Error, RuntimeError):
     """A stage of the compiler failed; the message names the stage and how to repeat it."""

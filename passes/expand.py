@@ -22,232 +22,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from itertools import pairwise
 
 from mlir import ir
-from mlir.dialects import arith, scf, vector
+from mlir.dialects import arith, llvm, scf, vector
 from mlir.dialects import math as mlir_math
+
+from ..dialect.dtypes import DTYPES
+from .lanes import Lanes, any_lane, branch, fma, horner, known_number, reshape, splat, where
 
 # The largest error, rounded up, in units in the last place of the exact result: of all float32 and
 # 16-bit floats, and of 20 million float64 of all magnitudes (against x87's 64 bits). What is not
 # listed is exact or rounded correctly.
 ULP = {
-    ("exp2", "float32"): 0.88,
-    ("log2", "float32"): 1.32,
-    ("sin", "float32"): 1.50,
-    ("exp2", "float64"): 0.90,
-    ("log2", "float64"): 1.05,
-    ("sin", "float64"): 1.50,
-    **{(op, kind): 0.51 for op in ("exp2", "log2", "sin") for kind in ("float16", "bfloat16")},
+    (op, dtype): {"float32": single, "float64": double}.get(dtype, 0.51)
+    for op, single, double in [("exp2", 0.88, 0.90), ("log2", 1.32, 1.05), ("sin", 1.50, 1.50)]
+    for dtype in ("float32", "float64", "float16", "bfloat16")
 }
 
-_Op = Callable[..., ir.Value]
-_ELEMENTS: dict[str, Callable[[], ir.Type]] = {
-    "float32": ir.F32Type.get,
-    "float16": ir.F16Type.get,
-    "bfloat16": ir.BF16Type.get,
-    "float64": ir.F64Type.get,
-    "int8": lambda: ir.IntegerType.get_signless(8),
-    "uint8": lambda: ir.IntegerType.get_signless(8),
-    "int32": lambda: ir.IntegerType.get_signless(32),
-    "int64": lambda: ir.IntegerType.get_signless(64),
-    "bool": lambda: ir.IntegerType.get_signless(1),
-}
-_WIDTHS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64, "bool": 1}
-_WIDTHS |= {"int8": 8, "uint8": 8, "int32": 32, "int64": 64}
-
-
-# --- values with operators -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Lanes:
-    """An SSA value with Python operators, so that an expansion reads like its formula.
-
-    A plain number beside it becomes a constant of its type. Comparisons are signed, and false on
-    NaN except `ne`; `>>` is logical.
-    """
-
-    value: ir.Value
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        kind = self.value.type
-        return tuple(kind.shape) if isinstance(kind, ir.VectorType) else ()
-
-    @property
-    def element(self) -> ir.Type:
-        kind = self.value.type
-        return kind.element_type if isinstance(kind, ir.VectorType) else kind
-
-    @property
-    def is_float(self) -> bool:
-        return isinstance(self.element, ir.FloatType)
-
-    @property
-    def width(self) -> int:
-        kind = self.element
-        assert isinstance(kind, ir.FloatType | ir.IntegerType)
-        return kind.width
-
-    def like(self, number: Lanes | float) -> Lanes:
-        return number if isinstance(number, Lanes) else _constant(number, self.element, self.shape)
-
-    def _apply(self, floats: _Op, integers: _Op, other: Lanes | float) -> Lanes:
-        return Lanes((floats if self.is_float else integers)(self.value, self.like(other).value))
-
-    def __add__(self, other: Lanes | float) -> Lanes:
-        return self._apply(arith.addf, arith.addi, other)
-
-    def __sub__(self, other: Lanes | float) -> Lanes:
-        return self._apply(arith.subf, arith.subi, other)
-
-    def __mul__(self, other: Lanes | float) -> Lanes:
-        return self._apply(arith.mulf, arith.muli, other)
-
-    def __truediv__(self, other: Lanes) -> Lanes:
-        return Lanes(arith.divf(self.value, other.value))
-
-    def __neg__(self) -> Lanes:
-        return Lanes(arith.negf(self.value))
-
-    def __and__(self, other: Lanes | int) -> Lanes:
-        return Lanes(arith.andi(self.value, self.like(other).value))
-
-    def __or__(self, other: Lanes | int) -> Lanes:
-        return Lanes(arith.ori(self.value, self.like(other).value))
-
-    def __xor__(self, other: Lanes | int) -> Lanes:
-        return Lanes(arith.xori(self.value, self.like(other).value))
-
-    def __lshift__(self, other: Lanes | int) -> Lanes:
-        return Lanes(arith.shli(self.value, self.like(other).value))
-
-    def __rshift__(self, other: Lanes | int) -> Lanes:
-        return Lanes(arith.shrui(self.value, self.like(other).value))
-
-    def shift_signed(self, places: int) -> Lanes:
-        return Lanes(arith.shrsi(self.value, self.like(places).value))
-
-    def _compare(
-        self, floats: arith.CmpFPredicate, integers: arith.CmpIPredicate, other: Lanes | float
-    ) -> Lanes:
-        right = self.like(other).value
-        if self.is_float:
-            return Lanes(arith.cmpf(floats, self.value, right))
-        return Lanes(arith.cmpi(integers, self.value, right))
-
-    def __lt__(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.OLT, arith.CmpIPredicate.slt, other)
-
-    def __le__(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.OLE, arith.CmpIPredicate.sle, other)
-
-    def __gt__(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.OGT, arith.CmpIPredicate.sgt, other)
-
-    def __ge__(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.OGE, arith.CmpIPredicate.sge, other)
-
-    def eq(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.OEQ, arith.CmpIPredicate.eq, other)
-
-    def ne(self, other: Lanes | float) -> Lanes:
-        return self._compare(arith.CmpFPredicate.UNE, arith.CmpIPredicate.ne, other)
-
-    def below(self, other: Lanes | int) -> Lanes:
-        """Unsigned <."""
-        return Lanes(arith.cmpi(arith.CmpIPredicate.ult, self.value, self.like(other).value))
-
-    def converted(self, op: _Op, element: ir.Type) -> Lanes:
-        """By one of arith's conversions, to lanes of this element."""
-        kind = ir.VectorType.get(self.shape, element) if self.shape else element
-        return Lanes(op(kind, self.value))
-
-    def reinterpret(self, element: ir.Type) -> Lanes:
-        return self if element == self.element else self.converted(arith.bitcast, element)
-
-    def bits(self) -> Lanes:
-        return self.reinterpret(ir.IntegerType.get_signless(self.width))
-
-    def as_float(self) -> Lanes:
-        return self.reinterpret(ir.F32Type.get() if self.width == 32 else ir.F64Type.get())
-
-    def magnitude(self) -> Lanes:
-        """|x| of a float."""
-        return (self.bits() & ((1 << (self.width - 1)) - 1)).reinterpret(self.element)
-
-    def resize(self, width: int, signed: bool = False) -> Lanes:
-        """The integer with more or fewer bits; new ones repeat the sign if signed."""
-        if width == self.width:
-            return self
-        op = arith.trunci if width < self.width else arith.extsi if signed else arith.extui
-        return self.converted(op, ir.IntegerType.get_signless(width))
-
-
-def where(condition: Lanes, yes: Lanes | float, no: Lanes | float) -> Lanes:
-    """Lanewise select; at most one of the branches is a plain number."""
-    if isinstance(yes, Lanes):
-        return Lanes(arith.select(condition.value, yes.value, yes.like(no).value))
-    assert isinstance(no, Lanes)
-    return Lanes(arith.select(condition.value, no.like(yes).value, no.value))
-
-
-def fma(a: Lanes, b: Lanes | float, c: Lanes | float) -> Lanes:
-    """a * b + c, rounded once."""
-    return Lanes(mlir_math.fma(a.value, a.like(b).value, a.like(c).value))
-
-
-def horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
-    """The polynomial with these coefficients, lowest power first, by fused multiply-adds."""
-    result = x.like(coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = fma(result, x, coefficient)
-    return result
-
-
-def _constant(number: float, element: ir.Type, shape: Sequence[int]) -> Lanes:
-    if isinstance(element, ir.IntegerType):
-        wrapped = int(number) & ((1 << element.width) - 1)
-        negative = element.width > 1 and wrapped >> (element.width - 1)
-        value = ir.IntegerAttr.get(element, wrapped - (negative << element.width))
-    else:
-        value = ir.FloatAttr.get(element, float(number))
-    kind = element
-    if shape:
-        kind = ir.VectorType.get(shape, element)
-        value = ir.DenseElementsAttr.get_splat(kind, value)
-    return Lanes(ir.Operation.create("arith.constant", [kind], attributes={"value": value}).result)
-
-
-def _known_number(value: ir.Value) -> float | None:
-    """The number that every lane of a float value is known to be."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        return None
-    if owner.operation.name in ("vector.broadcast", "vector.shape_cast"):
-        return _known_number(owner.operands[0])
-    if owner.operation.name != "arith.constant":
-        return None
-    attribute = owner.attributes["value"]
-    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
-        attribute = attribute.get_splat_value()
-    return attribute.value if isinstance(attribute, ir.FloatAttr) else None
-
-
-def _shaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """The same vector in another shape."""
-    assert isinstance(value.type, ir.VectorType)
-    kind = ir.VectorType.get(shape, value.type.element_type)
-    return value if kind == value.type else vector.shape_cast(kind, value)
-
-
-def _any(condition: Lanes) -> ir.Value:
-    if not condition.shape:
-        return condition.value
-    flat = _shaped(condition.value, [math.prod(condition.shape)])
-    return vector.reduction(condition.element, vector.CombiningKind.OR, flat)
+_ELEMENTS = {name: row.mlir.removeprefix("u") for name, row in DTYPES.items()}  # signless
 
 
 # --- float formats -------------------------------------------------------------------------------
@@ -255,36 +49,21 @@ def _any(condition: Lanes) -> ir.Value:
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format of IEEE 754 to compute in, and the largest finite operand that may come."""
+    """A binary format of IEEE 754 to compute in."""
 
     width: int
     mantissa: int
-    largest: float
-
-    @property
-    def bias(self) -> int:
-        return (1 << (self.width - self.mantissa - 2)) - 1
-
-    @property
-    def sign(self) -> int:
-        return 1 << (self.width - 1)
-
-    @property
-    def tiny(self) -> float:
-        """The smallest normal number."""
-        return math.ldexp(1.0, 1 - self.bias)
-
-    @property
-    def magic(self) -> float:
-        """Added to a small number, rounds it to an integer that stands in the low mantissa bits."""
-        return 1.5 * math.ldexp(1.0, self.mantissa)
+    bias: int
+    tiny: float  # the smallest normal number
+    magic: float  # added to a small number, rounds it to an integer in the low mantissa bits
+    largest: float  # the largest operand that may come
 
 
 _FORMATS = {
-    "float32": Format(32, 23, 2.0**128),
-    "float16": Format(32, 23, 65504.0),
-    "bfloat16": Format(32, 23, 2.0**128),
-    "float64": Format(64, 52, math.inf),
+    "float32": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 2.0**128),
+    "float16": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 65504.0),
+    "bfloat16": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 2.0**128),
+    "float64": Format(64, 52, 1023, 2.0**-1022, 1.5 * 2.0**52, math.inf),
 }
 
 
@@ -293,28 +72,28 @@ def _widen(x: Lanes, dtype: str) -> Lanes:
 
     By integers for bfloat16: arith.extf and truncf on it become library calls on some targets.
     """
-    if _WIDTHS[dtype] != 16:
+    if dtype not in ("float16", "bfloat16"):
         return x
-    number = _known_number(x.value)
+    number = known_number(x.value)
     if number is not None:  # stays known
-        return _constant(number, ir.F32Type.get(), x.shape)
-    if dtype == "float16":
-        return x.converted(arith.extf, ir.F32Type.get())
-    return (x.bits().resize(32) << 16).as_float()
+        return splat(number, "f32", x.shape)
+    return x.resize(32) if dtype == "float16" else (x.bits().resize(32) << 16).as_float()
 
 
-def _narrow(x: Lanes, dtype: str, exact: bool = False) -> Lanes:
-    """float32 rounded to nearest even as float16 or bfloat16; the rest as it is."""
+def _round(x: Lanes, dtype: str, exact: bool = False) -> Lanes:
+    """float32 or float64 rounded to nearest even as this dtype; `exact`: nothing is lost."""
+    if dtype in ("float32", "float64"):
+        return x.resize(_FORMATS[dtype].width)
+    if x.width == 64:
+        x = _round_to_odd(x)
     if dtype == "float16":
-        return x.converted(arith.truncf, ir.F16Type.get())
-    if dtype != "bfloat16":
-        return x
+        return x.resize(16)
     bits = x.bits()
     top = bits >> 16
     if not exact:
         rounded = (bits + ((top & 1) + 0x7FFF)) >> 16
         top = where(x.ne(x), top | 0x40, rounded)  # a NaN stays one, and quiet
-    return top.resize(16).reinterpret(ir.BF16Type.get())
+    return top.resize(16).reinterpret("bf16")
 
 
 def _round_to_odd(x: Lanes) -> Lanes:
@@ -324,8 +103,8 @@ def _round_to_odd(x: Lanes) -> Lanes:
     (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
     rounding to odd", 2008).
     """
-    nearest = x.converted(arith.truncf, ir.F32Type.get())
-    back = nearest.converted(arith.extf, ir.F64Type.get())
+    nearest = x.resize(32)
+    back = nearest.resize(64)
     outward = (back.magnitude() > x.magnitude()).resize(32)
     inexact = (back < x) | (back > x)
     return where(inexact, (nearest.bits() - outward) | 1, nearest.bits()).as_float()
@@ -339,43 +118,33 @@ def _round_to_odd(x: Lanes) -> Lanes:
 
 _EXP2 = {  # (2^f - 1) / f on [-1/2, 1/2]: then 1 + f * this is within 2^-28.3 and 2^-57.7
     32: (0.6931472, 0.24022648, 0.0555036, 0.009618506, 0.0013390807, 0.00015326454),
-    64: (
-        0.6931471805599453, 0.24022650695910108, 0.05550410866482172, 0.009618129107601597,
-        0.0013333558146546706, 0.00015403530449046904, 1.525273363340118e-05,
-        1.3215438831116483e-06, 1.0178160323724941e-07, 7.073233654000935e-09,
-        4.4388180814375725e-10,
-    ),
+    64: (0.6931471805599453, 0.24022650695910108, 0.05550410866482172, 0.009618129107601597,
+         0.0013333558146546706, 0.00015403530449046904, 1.525273363340118e-05,
+         1.3215438831116483e-06, 1.0178160323724941e-07, 7.073233654000935e-09,
+         4.4388180814375725e-10),
 }  # fmt: skip
 
 _LOG2 = {  # log2(1 + f) / f on [sqrt(1/2) - 1, sqrt(2) - 1]: within 2^-25.0 and 2^-55.7
-    32: (
-        1.442695, -0.7213474, 0.48090896, -0.36070073, 0.28795388, -0.23901352, 0.2154763,
-        -0.20678179, 0.12583649,
-    ),
-    64: (
-        1.4426950408889634, -0.7213475204444817, 0.48089834696301015, -0.3606737602222028,
-        0.2885390081736125, -0.2404491734983708, 0.2060992918826532, -0.18033687796857548,
-        0.16029943362029783, -0.14426962842293747, 0.13115463383630632, -0.12022075301898823,
-        0.11096206776840868, -0.10311427134163405, 0.09644568094261267, -0.08963317268590436,
-        0.08190675762085177, -0.08100861570546206, 0.09284556059135916, -0.08751775951126861,
-        0.039432638692560175,
-    ),
+    32: (1.442695, -0.7213474, 0.48090896, -0.36070073, 0.28795388, -0.23901352, 0.2154763,
+         -0.20678179, 0.12583649),
+    64: (1.4426950408889634, -0.7213475204444817, 0.48089834696301015, -0.3606737602222028,
+         0.2885390081736125, -0.2404491734983708, 0.2060992918826532, -0.18033687796857548,
+         0.16029943362029783, -0.14426962842293747, 0.13115463383630632, -0.12022075301898823,
+         0.11096206776840868, -0.10311427134163405, 0.09644568094261267, -0.08963317268590436,
+         0.08190675762085177, -0.08100861570546206, 0.09284556059135916, -0.08751775951126861,
+         0.039432638692560175),
 }  # fmt: skip
 
 _SIN = {  # (sin r / r - 1) / r^2 in powers of r^2, |r| <= 0.79 and 0.7855: 2^-32.4 and 2^-57.8
     32: (-0.16666667, 0.008333379, -0.00019853014, 2.8314842e-06),
-    64: (
-        -0.1666666666666663, 0.00833333333332184, -0.00019841269829358406, 2.7557313538427074e-06,
-        -2.505073436924566e-08, 1.589543180777454e-10,
-    ),
+    64: (-0.1666666666666663, 0.00833333333332184, -0.00019841269829358406, 2.7557313538427074e-06,
+         -2.505073436924566e-08, 1.589543180777454e-10),
 }  # fmt: skip
 
 _COS = {  # (cos r - 1) / r^2 in powers of r^2 on the same intervals: 2^-32.8 and 2^-63.9
     32: (-0.5, 0.041666646, -0.0013887304, 2.44312e-05),
-    64: (
-        -0.5, 0.041666666666666595, -0.0013888888888873338, 2.480158728899754e-05,
-        -2.7557314215331105e-07, 2.087570512086567e-09, -1.1358733132080553e-11,
-    ),
+    64: (-0.5, 0.041666666666666595, -0.0013888888888873338, 2.480158728899754e-05,
+         -2.7557314215331105e-07, 2.087570512086567e-09, -1.1358733132080553e-11),
 }  # fmt: skip
 
 _HALF_PI = {  # pi / 2 as a sum of three floats
@@ -431,11 +200,14 @@ def _sin(f: Format, x: Lanes) -> Lanes:
     near = rest + part
     error = (part - (near - rest)) + fma(n, -middle, -part)
     r, quadrant = near + fma(n, -low, error), shifted.bits()
-    if f.largest > _NEAR[f.width]:
-        r, quadrant = _with_far_lanes(f, x, r, quadrant)
+    if f.largest > _NEAR[f.width]:  # in a branch, since such arguments are rare
+        values = [r.value, quadrant.value]
+        anew = partial(_reduce_far_lanes, f, x, values) if x.shape else partial(_reduce_far, f, x)
+        far = any_lane(x.magnitude() > _NEAR[f.width])
+        r, quadrant = map(Lanes, branch(far, anew, values))
 
     odd = (quadrant << (f.width - 1)) < 0
-    sign = (quadrant << (f.width - 2)) & f.sign
+    sign = (quadrant << (f.width - 2)) & (1 << (f.width - 1))
     square = r * r
     leading = (where(odd, 1.0, r).bits() ^ sign).as_float()
     series = where(odd, horner(square, _COS[f.width]), horner(square, _SIN[f.width]))
@@ -443,40 +215,26 @@ def _sin(f: Format, x: Lanes) -> Lanes:
     return where(x.eq(0.0), x, result)  # the sums above lost the sign of -0.0
 
 
-def _with_far_lanes(f: Format, x: Lanes, *near: Lanes) -> list[Lanes]:
+def _reduce_far_lanes(f: Format, x: Lanes, near: Sequence[ir.Value]) -> list[ir.Value]:
     """`near`, r and the quadrant, with the lanes where |x| > _NEAR reduced anew, one by one.
 
-    In a branch: such arguments are rare, and one scalar body serves a tile of any size.
+    So one scalar body serves a tile of any size.
     """
-    far = _any(x.magnitude() > _NEAR[f.width])
-    branch = scf.IfOp(far, [lanes.value.type for lanes in near], has_else=True)
-    then, otherwise = (region.blocks[0] for region in branch.regions)
-    with ir.InsertionPoint(then):
-        scf.YieldOp(_reduce_far_lanes(f, x, near) if x.shape else _reduce_far(f, x))
-    with ir.InsertionPoint(otherwise):
-        scf.YieldOp([lanes.value for lanes in near])
-    return [Lanes(result) for result in branch.results]
-
-
-def _reduce_far_lanes(f: Format, x: Lanes, near: Sequence[Lanes]) -> list[ir.Value]:
     count = math.prod(x.shape)
-    flat_x = _shaped(x.value, [count])
+    flat_x = reshape(x.value, [count])
     start, stop, step = (arith.constant(ir.IndexType.get(), i) for i in (0, count, 1))
-    loop = scf.ForOp(start, stop, step, [_shaped(lanes.value, [count]) for lanes in near])
-    dynamic = [ir.ShapedType.get_dynamic_size()]
+    loop = scf.ForOp(start, stop, step, [reshape(value, [count]) for value in near])
+    at = [loop.induction_variable], [ir.ShapedType.get_dynamic_size()]
     with ir.InsertionPoint(loop.body):
-        lane, reduced = [loop.induction_variable], list(loop.inner_iter_args)
-        one = Lanes(vector.extract(flat_x, lane, dynamic))
-        far = (one.magnitude() > _NEAR[f.width]).value
-        branch = scf.IfOp(far, [value.type for value in reduced], has_else=True)
-        then, otherwise = (region.blocks[0] for region in branch.regions)
-        with ir.InsertionPoint(then):
+        reduced = list(loop.inner_iter_args)
+        one = Lanes(vector.extract(flat_x, *at))
+
+        def reduce_one() -> list[ir.Value]:
             pairs = zip(_reduce_far(f, one), reduced, strict=True)
-            scf.YieldOp([vector.insert(new, old, lane, dynamic) for new, old in pairs])
-        with ir.InsertionPoint(otherwise):
-            scf.YieldOp(reduced)
-        scf.YieldOp(branch.results)
-    return [_shaped(result, x.shape) for result in loop.results]
+            return [vector.insert(new, old, *at) for new, old in pairs]
+
+        scf.YieldOp(branch((one.magnitude() > _NEAR[f.width]).value, reduce_one, reduced))
+    return [reshape(result, x.shape) for result in loop.results]
 
 
 def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
@@ -486,19 +244,18 @@ def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
     |x| = m 2^k, only 192 bits of 1/pi matter for |x| 2/pi mod 4, and which ones k tells. They are
     picked by selects, since a table would need memory.
     """
-    bias, is_double = _FORMATS["float64"].bias, f.width == 64
-    bits = (x if is_double else x.converted(arith.extf, ir.F64Type.get())).bits()
+    bits = x.resize(64).bits()
     m = (bits & ((1 << 52) - 1)) | (1 << 52)
     exponent = (bits >> 52) & 0x7FF
     # The window starts at the bit of 1/pi that is worth 2 here; those before it count whole turns.
-    start = exponent - (bias - 11)
-    last = f.bias + 1 + 11
-    words = [m.like(word) for word in _inverse_pi_words(last // 64 + 3)]
+    start = exponent - (1023 - 11)
+    count = (f.bias + 1 + 11) // 64 + 4
+    words = [m.like(int(word, 16)) for word in _INVERSE_PI.split()[:count]]
     window, shift = _select_window(words, start >> 6, 4), start & 63
     back = shift.like(63) - shift  # and one more, since a shift by 64 would be poison
     w0, w1, w2 = ((a << shift) | ((b >> 1) >> back) for a, b in pairwise(window))
     low, middle = map(Lanes, arith.MulUIExtendedOp(m.value, w1.value).results)
-    _, carried = map(Lanes, arith.MulUIExtendedOp(m.value, w2.value).results)
+    carried = Lanes(arith.MulUIExtendedOp(m.value, w2.value).high)
     sum_ = low + carried
     high = middle + m * w0 + sum_.below(low).resize(64)
     # high:sum_ is |x| 2/pi mod 4 in units of 2^-126: an integer n and a rest in [-1/2, 1/2).
@@ -507,24 +264,16 @@ def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
     negative = x < 0.0
     n = where(negative, n.like(0) - n, n).resize(f.width)
     r = where(exponent.eq(0x7FF), math.nan, where(negative, -r, r))
-    return [(r if is_double else r.converted(arith.truncf, x.element)).value, n.value]
+    return [r.resize(f.width).value, n.value]
 
 
-@cache
-def _inverse_pi_words(count: int) -> list[int]:
-    """The first bits of 1/pi's binary fraction in 64-bit words, after one word of zeros."""
-    one = 1 << (64 * count + 64)  # 64 bits to spare
-
-    def arctan_inverse(n: int) -> int:
-        term, total, k = one // n, 0, 1
-        while term:
-            total += term // k if k % 4 == 1 else -(term // k)
-            term, k = term // (n * n), k + 2
-        return total
-
-    pi = 4 * (4 * arctan_inverse(5) - arctan_inverse(239))  # Machin, 1706
-    fraction = (one * one // pi) >> 64
-    return [0, *(fraction >> (64 * i) & (2**64 - 1) for i in reversed(range(count)))]
+# The first 1216 bits of 1/pi's binary fraction in 64-bit words, after one word of zeros.
+_INVERSE_PI = """
+    0000000000000000 517cc1b727220a94 fe13abe8fa9a6ee0 6db14acc9e21c820 ff28b1d5ef5de2b0
+    db92371d2126e970 0324977504e8c90e 7f0ef58e5894d39f 74411afa975da242 74ce38135a2fbf20
+    9cc8eb1cc1a99cfa 4e422fc5defc941d 8ffc4bffef02cc07 f79788c5ad05368f b69b3f6793e584db
+    a7a31fb34f2ff516 ba93dd63f5f2f8bd 9e839cfbc5294975 35fdafd88fc6ae84 2b0198237e3db5d5
+"""
 
 
 def _select_window(words: Sequence[Lanes], start: Lanes, count: int) -> Sequence[Lanes]:
@@ -547,8 +296,7 @@ def _times_half_pi(high: Lanes, low: Lanes) -> Lanes:
     mask = (1 << 32) - 1
     limbs = (high.shift_signed(32), high & mask, low >> 32, low & mask)
     a, b, c, d = (
-        limb.converted(arith.sitofp, ir.F64Type.get()) * 2.0 ** (-32 * i)
-        for i, limb in enumerate(limbs, 1)
+        limb.converted(arith.sitofp, "f64") * 2.0 ** (-32 * i) for i, limb in enumerate(limbs, 1)
     )
     leading = a + b
     trailing = (b - (leading - a)) + (c + d)
@@ -560,30 +308,30 @@ def _times_half_pi(high: Lanes, low: Lanes) -> Lanes:
     return result + (error + fma(fraction, half_pi_rest, trailing * half_pi))
 
 
-# --- the other floats ----------------------------------------------------------------------------
+# --- mod and max ---------------------------------------------------------------------------------
 
 
 def _mod_float(f: Format, x: Lanes, y: Lanes) -> Lanes:
     """C's fmod."""
-    divisor = _known_number(y.value)
+    divisor = known_number(y.value)
     if divisor is not None:
         mantissa, exponent = math.frexp(abs(divisor))
         if mantissa == 0.5 and abs(exponent - 1) < f.bias:
-            return _mod_power_of_two(f, x, exponent - 1)
+            return _mod_power_of_two(x, exponent - 1)
     a, b = x.magnitude(), y.magnitude()
     valid = (a < math.inf) & (b > 0.0)
     rest = _mod_loop(f, where(valid, a, 0.0), where(valid, b, 1.0))
-    return where(valid, (rest.bits() | (x.bits() & f.sign)).as_float(), math.nan)
+    return where(valid, rest.with_sign_of(x), math.nan)
 
 
-def _mod_power_of_two(f: Format, x: Lanes, exponent: int) -> Lanes:
+def _mod_power_of_two(x: Lanes, exponent: int) -> Lanes:
     """x - trunc(x / 2^exponent) * 2^exponent, every step exact."""
     quotient = x if exponent == 0 else x * math.ldexp(1.0, -exponent)
     whole = Lanes(mlir_math.trunc(quotient.value))
     rest = x - (whole if exponent == 0 else whole * math.ldexp(1.0, exponent))
     if exponent < 0:  # a large finite x overflows the quotient, but then nothing is left of x
         rest = where(quotient.magnitude() < math.inf, rest, x * 0.0)
-    return (rest.bits() | (x.bits() & f.sign)).as_float()
+    return rest.with_sign_of(x)
 
 
 def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
@@ -604,7 +352,7 @@ def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
     before, after = loop.before.blocks.append(kind), loop.after.blocks.append(kind)
     with ir.InsertionPoint(before):
         rest = Lanes(before.arguments[0])
-        scf.ConditionOp(_any(rest >= b), [rest.value])
+        scf.ConditionOp(any_lane(rest >= b), [rest.value])
     with ir.InsertionPoint(after):
         rest = Lanes(after.arguments[0])
         n = (rest.bits() >> f.mantissa) - exponent - digits
@@ -612,19 +360,10 @@ def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
         moved = b
         for part in (n >> 1, n - (n >> 1)):  # 2^n alone can overflow
             moved = moved * ((part + f.bias) << f.mantissa).as_float()
-        quotient = Lanes(mlir_math.trunc((rest / moved).value))
-        left = fma(-quotient, moved, rest)
+        left = fma(-Lanes(mlir_math.trunc((rest / moved).value)), moved, rest)
         left = where(left < 0.0, left + moved, left)
         scf.YieldOp([where(rest >= b, left, rest).value])
     return Lanes(loop.results[0])
-
-
-def _max_float(f: Format, a: Lanes, b: Lanes) -> Lanes:
-    """NaN if either is. Of two zeros, either: that halves the instructions on x86."""
-    return Lanes(arith.maximumf(a.value, b.value, fastmath=arith.FastMathFlags.nsz))
-
-
-# --- integers ------------------------------------------------------------------------------------
 
 
 def _mod_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
@@ -633,8 +372,17 @@ def _mod_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
     return Lanes((arith.remsi if signed else arith.remui)(a.value, safe.value))
 
 
+def _max_float(f: Format, a: Lanes, b: Lanes) -> Lanes:
+    """NaN if either is. Of two zeros, either: that halves the instructions on x86."""
+    return Lanes(arith.maximumf(a.value, b.value, fastmath=arith.FastMathFlags.nsz))
+
+
 def _max_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
     return Lanes((arith.maxsi if signed else arith.maxui)(a.value, b.value))
+
+
+def _less_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
+    return a < b if signed else a.below(b)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -645,56 +393,31 @@ class Body:
     """How one primitive is expanded for each kind of dtype; None where it is not defined.
 
     `floats` gets the format and operands of it; `exact`: their result needs no rounding to go back
-    to 16 bits. `integers` gets whether they are signed. `bits` serves every dtype, as integers.
+    to 16 bits. `integers` and `booleans` get whether they are signed. `bits` serves every dtype, as
+    integers.
     """
 
     arity: int
     floats: Callable[..., Lanes] | None = None
     integers: Callable[..., Lanes] | None = None
     booleans: Callable[..., Lanes] | None = None
-    bits: Callable[..., Lanes] | None = None
     exact: bool = False
+    bits: Callable[..., Lanes] | None = None
 
 
 BODIES: dict[str, Body] = {
-    "exp2": Body(1, floats=_exp2),
-    "log2": Body(1, floats=_log2),
-    "sin": Body(1, floats=_sin),
-    "sqrt": Body(1, floats=lambda f, x: Lanes(mlir_math.sqrt(x.value))),
-    "recip": Body(1, floats=lambda f, x: x.like(1.0) / x),
-    "div": Body(2, floats=lambda f, a, b: a / b),
-    "add": Body(
-        2,
-        floats=lambda f, a, b: a + b,
-        integers=lambda signed, a, b: a + b,
-        booleans=lambda a, b: a | b,
-    ),
-    "mul": Body(
-        2,
-        floats=lambda f, a, b: a * b,
-        integers=lambda signed, a, b: a * b,
-        booleans=lambda a, b: a & b,
-    ),
-    "mod": Body(
-        2,
-        floats=_mod_float,
-        integers=_mod_integer,
-        booleans=lambda a, b: a.like(False),  # x mod 1 is 0, and so is x mod 0
-        exact=True,
-    ),
-    "less_than": Body(
-        2,
-        floats=lambda f, a, b: a < b,
-        integers=lambda signed, a, b: a < b if signed else a.below(b),
-        booleans=lambda a, b: (a ^ True) & b,
-    ),
-    "max": Body(
-        2,
-        floats=_max_float,
-        integers=_max_integer,
-        booleans=lambda a, b: a | b,
-        exact=True,
-    ),
+    "exp2": Body(1, _exp2),
+    "log2": Body(1, _log2),
+    "sin": Body(1, _sin),
+    "sqrt": Body(1, lambda _, x: Lanes(mlir_math.sqrt(x.value))),
+    "recip": Body(1, lambda _, x: x.like(1.0) / x),
+    "div": Body(2, lambda _, a, b: a / b),
+    "add": Body(2, lambda _, a, b: a + b, lambda _, a, b: a + b, lambda _, a, b: a | b),
+    "mul": Body(2, lambda _, a, b: a * b, lambda _, a, b: a * b, lambda _, a, b: a & b),
+    # of bools, x mod 1 is 0, and so is x mod 0
+    "mod": Body(2, _mod_float, _mod_integer, lambda _, a, b: a.like(False), exact=True),
+    "less_than": Body(2, lambda _, a, b: a < b, _less_integer, lambda _, a, b: (a ^ True) & b),
+    "max": Body(2, _max_float, _max_integer, lambda _, a, b: a | b, exact=True),
     "select": Body(3, bits=where),  # x86 takes a select of bfloat16 vectors apart into branches
 }
 
@@ -710,17 +433,18 @@ def emit(
     body, lanes = _checked(name, operands, dtype)
     if body.bits is not None:
         return body.bits(*(x.bits() for x in lanes)).reinterpret(lanes[-1].element).value
-    f = _FORMATS.get(dtype)
-    expand = body.floats if f else body.booleans if dtype == "bool" else body.integers
+    kinds = {"float": body.floats, "bool": body.booleans}
+    expand = kinds.get(DTYPES[dtype].kind, body.integers)
     if expand is None:
         raise TypeError(f"{name}: not defined on {dtype}")
-    if f is None:
-        return expand(*([] if dtype == "bool" else [dtype != "uint8"]), *lanes).value
-    result = expand(f, *(_widen(x, dtype) for x in lanes))
+    given = _FORMATS.get(dtype, DTYPES[dtype].kind == "int")
+    result = expand(given, *(_widen(x, dtype) for x in lanes))
+    if not result.is_float:
+        return result.value
     if contract and name in ("add", "mul"):
         flag = ir.Attribute.parse("#arith.fastmath<contract>")
         result.value.owner.attributes["fastmath"] = flag
-    return (_narrow(result, dtype, body.exact) if result.is_float else result).value
+    return _round(result, dtype, body.exact).value
 
 
 def _checked(name: str, operands: Sequence[ir.Value], dtype: str) -> tuple[Body, Sequence[Lanes]]:
@@ -734,9 +458,9 @@ def _checked(name: str, operands: Sequence[ir.Value], dtype: str) -> tuple[Body,
         raise TypeError(f"{name}: expected {body.arity} operands, got {len(lanes)}")
     for position, x in enumerate(lanes):
         wanted = "bool" if name == "select" and position == 0 else dtype
-        if x.element != _ELEMENTS[wanted]() or x.shape != lanes[-1].shape:
+        if x.element != _ELEMENTS[wanted] or x.shape != lanes[-1].shape:
             raise TypeError(
-                f"{name}: operand {position} should hold {wanted} ({_ELEMENTS[wanted]()}) in the "
+                f"{name}: operand {position} should hold {wanted} ({_ELEMENTS[wanted]}) in the "
                 f"shape {list(lanes[-1].shape)}, but is {x.value.type}"
             )
     return body, lanes
@@ -757,31 +481,19 @@ def cast(value: ir.Value, source: str, target: str) -> ir.Value:
     if target == "bool":
         return x.ne(0).value
     if source in _FORMATS:
-        return (_cast_floats(x, target) if target in _FORMATS else _to_integer(x, target)).value
+        return (_round if target in _FORMATS else _to_integer)(x, target).value
     if target in _FORMATS:
         return _from_integer(x, source, target).value
-    return x.resize(_WIDTHS[target], signed=source not in ("bool", "uint8")).value
-
-
-def _cast_floats(x: Lanes, target: str) -> Lanes:
-    if target == "float64":
-        return x if x.width == 64 else x.converted(arith.extf, ir.F64Type.get())
-    if x.width == 32:
-        return _narrow(x, target)
-    if target == "float32":
-        return x.converted(arith.truncf, ir.F32Type.get())
-    return _narrow(_round_to_odd(x), target)
+    return x.resize(DTYPES[target].bits, DTYPES[source].kind == "int").value
 
 
 def _to_integer(x: Lanes, target: str) -> Lanes:
     """By hand, because arith.fptosi out of range is poison."""
-    width, signed = _WIDTHS[target], target != "uint8"
-    low = -(1 << (width - 1)) if signed else 0
-    end = (1 << (width - 1)) if signed else (1 << width)
+    low, width = DTYPES[target].lowest, DTYPES[target].bits
+    end = low + (1 << width)
     inside = (x > low) & (x < end)
     # 8 bits by way of 32, which is what the machines convert to
-    wide = ir.IntegerType.get_signless(max(width, 32))
-    number = where(inside, x, 0.0).converted(arith.fptosi, wide).resize(width)
+    number = where(inside, x, 0.0).converted(arith.fptosi, f"i{max(width, 32)}").resize(width)
     return where(x >= end, end - 1, where(x <= low, low, number))
 
 
@@ -792,40 +504,26 @@ def _from_integer(x: Lanes, source: str, target: str) -> Lanes:
     bfloat16: by a float64 that holds the integer exactly or, for 64 bits, agrees with it in all but
     the lowest 12 bits, of which only "not all zero" matters to the rounding.
     """
-    if target == "bfloat16" and source in ("int32", "int64"):
-        if source == "int64":
-            rest = x & 0xFFF
-            sticky = (x - rest) | where(rest.eq(0), rest, 0x800)
-            x = where((x + (1 << 53)).below(1 << 54), x, sticky)
-        return _cast_floats(x.converted(arith.sitofp, ir.F64Type.get()), target)
-    wide = ir.F64Type.get() if target == "float64" else ir.F32Type.get()
-    op = arith.uitofp if source in ("bool", "uint8") else arith.sitofp
-    return _narrow(x.converted(op, wide), target)
+    wide = "f64" if target == "float64" or (target == "bfloat16" and x.width >= 32) else "f32"
+    if target == "bfloat16" and x.width == 64:
+        rest = x & 0xFFF
+        sticky = (x - rest) | where(rest.eq(0), rest, 0x800)
+        x = where((x + (1 << 53)).below(1 << 54), x, sticky)
+    op = arith.sitofp if DTYPES[source].kind == "int" else arith.uitofp
+    return _round(x.converted(op, wide), target)
 
 
 def bitcast(value: ir.Value, source: str, target: str) -> ir.Value:
     """The same bits as another dtype of the same width."""
-    if _WIDTHS[source] != _WIDTHS[target]:
-        raise TypeError(
-            f"bitcast: {source} has {_WIDTHS[source]} bits and {target} has {_WIDTHS[target]}"
-        )
-    return Lanes(value).reinterpret(_ELEMENTS[target]()).value
+    old, new = (int(_ELEMENTS[dtype].lstrip("bfi")) for dtype in (source, target))
+    if old != new:
+        raise TypeError(f"bitcast: {source} has {old} bits and {target} has {new}")
+    return Lanes(value).reinterpret(_ELEMENTS[target]).value
 
 
 def constant(value: float, dtype: str, shape: tuple[int, ...]) -> ir.Value:
     """A constant, the same in every lane; a scalar if the shape is ()."""
-    return _constant(value, _ELEMENTS[dtype](), shape).value
-
-
-def identity(name: str, dtype: str) -> float:
-    """What an empty `sum_reduce` or `max_reduce` gives."""
-    if name not in ("sum_reduce", "max_reduce"):
-        raise ValueError(f"{name!r} is not a reduction; expected sum_reduce or max_reduce")
-    if dtype == "bool":
-        return False
-    if dtype in _FORMATS:
-        return 0.0 if name == "sum_reduce" else -math.inf
-    return 0 if name == "sum_reduce" or dtype == "uint8" else -(1 << (_WIDTHS[dtype] - 1))
+    return splat(value, _ELEMENTS[dtype], shape).value
 
 
 # --- lowering ------------------------------------------------------------------------------------
@@ -846,14 +544,7 @@ def keep_sqrt(module: ir.Operation) -> None:
 
     module.walk(collect, ir.WalkOrder.POST_ORDER)
     for op in found:
-        attributes = {
-            "intrin": ir.StringAttr.get("llvm.sqrt", op.context),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0], op.context),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([], op.context),
-        }
         with ir.InsertionPoint(op), op.location:
-            call = ir.Operation.create(
-                "llvm.call_intrinsic", [op.result.type], list(op.operands), attributes
-            )
-        op.result.replace_all_uses_with(call.result)
+            call = llvm.call_intrinsic(op.result.type, "llvm.sqrt", list(op.operands), [], [])
+        op.result.replace_all_uses_with(call)
         op.erase()

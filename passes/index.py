@@ -185,7 +185,7 @@ def floordiv(expr: Expr, divisor: int) -> Expr:
         return outside + floordiv(shrunk, divisor // common)
     for unit in sorted({gcd(divisor, c) for _, c in rest} - {1}):  # (unit*x + y) // (unit*n)
         small = Expr(inside.constant % unit, tuple((a, c) for a, c in rest if c % unit))
-        if 0 <= small.range[0] and small.range[1] < unit:  # = x // n, where 0 <= y < unit
+        if small.range[0] >= 0 and small.range[1] < unit:  # = x // n, where 0 <= y < unit
             large = tuple((a, c // unit) for a, c in rest if c % unit == 0)
             return outside + floordiv(Expr(inside.constant // unit, large), divisor // unit)
     if inside.constant == 0 and len(rest) == 1 and rest[0][1] == 1:

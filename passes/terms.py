@@ -168,11 +168,16 @@ def nonneg(expr: Expr) -> Term:
     return _intern("nonneg", (), expr, DTYPES["bool"])
 
 
+def identity(op: str, dtype: DType) -> Any:
+    """What an empty `sum` or `max` gives: 0, or the lowest value."""
+    neutral = PRIMITIVES[REDUCTIONS[op]].identity
+    return dtype.lowest if neutral is None else neutral
+
+
 def reduction(op: str, axis: Axis, body: Term) -> Term:
     """`sum` or `max` of a term over an axis."""
     if axis.size == 0:
-        row = PRIMITIVES[REDUCTIONS[op]]
-        return constant(row.identity if row.identity is not None else body.dtype.lowest, body.dtype)
+        return constant(identity(op, body.dtype), body.dtype)
     return _intern(op, (body,), axis, body.dtype)
 
 

@@ -33,7 +33,7 @@ from .placement import Level, Walker, deep_recursion, top_levels
 from .registry import register
 from .schedule import Schedule, schedules
 from .targets import Target, find_target
-from .terms import REDUCTIONS, Term
+from .terms import Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
 INT64 = DTYPES["int64"]
@@ -471,7 +471,7 @@ class _Emitter(Walker):
             return self._combine(term, [accumulator, value])
 
         first = expand.constant(
-            expand.identity(REDUCTIONS[term.op], kind), kind, tuple(inner.tiles[a] for a in dims)
+            terms.identity(term.op, DTYPES[kind]), kind, tuple(inner.tiles[a] for a in dims)
         )
         if turns == 1:
             inner.data["origin"] = {**outside.data["origin"], axis: _index(start)}

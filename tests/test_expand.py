@@ -530,16 +530,6 @@ def test_constants_are_exact(dtype: str, shape: tuple[int, ...]) -> None:
             assert_same(np.array([back]).astype(DTYPES[dtype]), np.array([value]))
 
 
-def test_identities() -> None:
-    assert expand.identity("sum_reduce", "float16") == 0.0
-    assert expand.identity("max_reduce", "bfloat16") == -math.inf
-    for dtype in INTEGERS:
-        assert expand.identity("max_reduce", dtype) == np.iinfo(DTYPES[dtype]).min
-    assert expand.identity("max_reduce", "bool") is False
-    with pytest.raises(ValueError, match="exp2"):
-        expand.identity("exp2", "float32")
-
-
 # --- code ----------------------------------------------------------------------------------------
 
 

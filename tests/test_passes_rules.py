@@ -175,6 +175,14 @@ def test_a_sum_of_products_is_a_contraction() -> None:
     assert "contract" in {node.op for node in graph.classes[graph.class_of[left]]}
 
 
+def test_what_an_empty_reduction_gives() -> None:
+    assert terms.identity("sum", DTYPES["float16"]) == 0
+    assert terms.identity("max", DTYPES["bfloat16"]) == -np.inf
+    assert terms.identity("max", DTYPES["bool"]) is False
+    for name in ("int8", "uint8", "int32", "int64"):
+        assert terms.identity("max", DTYPES[name]) == np.iinfo(name).min
+
+
 def test_strict_has_exact_rules_only() -> None:
     assert all(rule.kind == "exact" for rule in rules.active("strict"))
     left, right = SEARCHED["hoist_sum"]()
