@@ -136,7 +136,7 @@ class Walker:
 
 
 @contextmanager
-def deep_recursion(limit: int = 20_000) -> Iterator[None]:
+def deep_recursion(limit: int = 200_000) -> Iterator[None]:
     """Fused terms can be deeper than Python's default limit; pure Python calls can be that deep."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, limit))
