@@ -20,7 +20,7 @@ from .terms import Term
 
 # Vector instructions for one vector of results.
 INSTRUCTIONS = {
-    "exp2": 14.0, "log2": 18.0, "sin": 40.0, "sqrt": 8.0, "recip": 8.0, "div": 8.0, "mod": 30.0,
+    "exp2": 20.0, "log2": 27.0, "sin": 50.0, "sqrt": 8.0, "recip": 8.0, "div": 8.0, "mod": 30.0,
     "add": 1.0, "mul": 1.0, "less_than": 1.0, "select": 1.0, "cast": 1.5, "bitcast": 0.0,
     "index": 2.0, "nonneg": 2.0, "const": 0.0, "table": 12.0, "sum": 1.0, "max": 3.0,
 }  # fmt: skip

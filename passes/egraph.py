@@ -129,9 +129,10 @@ def _facts(t: Term, number: dict[Term, int]) -> list:
     """How a term enters the e-graph: its node, and what is known of it."""
     named = rules.Node.named(number[t])
     facts: list = [eg.union(named).with_(_encode(t, number))]
-    axes = [_axis(a) for a in sorted(t.axes)]
-    known = eg.Set(*axes) if axes else eg.Set[rules.Axis].empty()
-    facts.append(eg.set_(rules.free(named)).to(known))
+    if not t.args:  # what other terms depend on follows by the analysis
+        axes = [_axis(a) for a in sorted(t.axes)]
+        known = eg.Set(*axes) if axes else eg.Set[rules.Axis].empty()
+        facts.append(eg.set_(rules.free(named)).to(known))
     if t.dtype.kind in ("int", "uint"):
         facts.append(rules.integer(named))
     if t.op == "const" and t.dtype.is_float and 0 < t.value < float("inf"):

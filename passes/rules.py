@@ -197,25 +197,20 @@ def active(precision: str) -> list[Rule]:
 
 
 def analysis() -> eg.Ruleset:
-    """How `free` follows from a term's operands, for terms that rules make."""
-    rules = [
-        eg.rule(eg.eq(z).to(op), eg.eq(free_x).to(free(x)), eg.eq(free_y).to(free(y))).then(
-            eg.set_(free(z)).to(free_x | free_y)
-        )
-        for op in (x + y, x * y, apply2(key, x, y))
-    ]
-    for reduced in (sum_over(j, x), max_over(j, x)):
-        rules.append(
-            eg.rule(eg.eq(z).to(reduced), eg.eq(free_x).to(free(x))).then(
-                eg.set_(free(z)).to(free_x.remove(j))
-            )
-        )
-    rules.append(
-        eg.rule(
-            eg.eq(z).to(contract(j, x, y)), eg.eq(free_x).to(free(x)), eg.eq(free_y).to(free(y))
-        ).then(eg.set_(free(z)).to((free_x | free_y).remove(j)))
+    """How `free` follows from a term's operands."""
+    of_x, of_y, of_z = (eg.eq(f).to(free(t)) for f, t in ((free_x, x), (free_y, y), (free_z, z)))
+
+    def follows(op: Node, facts: list, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
+        return eg.rule(eg.eq(w).to(op), *facts).then(eg.set_(free(w)).to(axes))
+
+    both = free_x | free_y
+    return eg.ruleset(
+        follows(apply1(key, x), [of_x], free_x),
+        *(follows(op, [of_x, of_y], both) for op in (x + y, x * y, apply2(key, x, y))),
+        follows(select(x, y, z), [of_x, of_y, of_z], both | free_z),
+        *(follows(op, [of_x], free_x.remove(j)) for op in (sum_over(j, x), max_over(j, x))),
+        follows(contract(j, x, y), [of_x, of_y], both.remove(j)),
     )
-    return eg.ruleset(*rules)
 
 
 def rulesets(precision: str) -> dict[str, eg.Ruleset]:

@@ -71,11 +71,10 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedul
         for registers in wide:
             for rows in _row_choices(shared, registers, target):
                 for blocks in _block_choices(axes, vector, inside):
-                    for rows_first in (False, True) if shared and rows > 1 else (False,):
-                        yield _scheduled(
-                            axes, inside, vector, blocks, lanes, rows, registers * lanes,
-                            4 * target.units, rows_first,
-                        )  # fmt: skip
+                    width = registers * lanes
+                    yield _scheduled(
+                        axes, inside, vector, blocks, lanes, rows, width, 4 * target.units
+                    )
             whole = {a: a.size for a in axes}
             yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
 
@@ -112,7 +111,6 @@ def _scheduled(
     rows: int,
     width: int = 1,
     programs: int = 1,
-    rows_first: bool = False,
 ) -> Schedule:
     """Fill in a schedule: the row tile goes to the last other axis that shares loads."""
     tiles = {a: 1 for a in axes}
@@ -125,7 +123,7 @@ def _scheduled(
             tiles[others[-2]] = min(others[-2].size, 2)
     cut = {a: max(tiles[a], blocks.get(a, tiles[a])) for a in axes}
     if lanes > 1:
-        _grow_blocks(axes, cut, vector, programs, rows_first)
+        _grow_blocks(axes, cut, vector, programs, rows_first=bool(inside))
     serial = [a for a in axes if cut[a] > tiles[a]]
     hoisted = vector is not None and any(vector not in t.axes for t in inside)
     if hoisted:  # what does not depend on the vector axis is computed before its loop
