@@ -122,14 +122,16 @@ def _scheduled(
         if vector is None and len(others) > 1:  # dot products: rows of both operands
             tiles[others[-2]] = min(others[-2].size, 2)
     cut = {a: max(tiles[a], blocks.get(a, tiles[a])) for a in axes}
-    if lanes > 1:
-        _grow_blocks(axes, cut, vector, programs, rows_first=bool(inside))
+    # loads are shared along these; any other axis is a batch
+    pair = {vector, *others[-1:]} if vector is not None else {*others[-2:]}
+    if lanes > 1:  # rows first: what the vector axis indexes stays near while they go by
+        key = (lambda a: (a not in pair, a is vector)) if inside else (lambda a: a is not vector)
+        _grow_blocks(sorted(axes[::-1], key=key), cut, programs)
     serial = [a for a in axes if cut[a] > tiles[a]]
-    hoisted = vector is not None and any(vector not in t.axes for t in inside)
-    if hoisted:  # what does not depend on the vector axis is computed before its loop
-        serial.sort(key=lambda a: a is vector)
+    if vector is not None and any(vector not in t.axes for t in inside):
+        serial.sort(key=lambda a: a is vector)  # what does not depend on it comes before its loop
     elif inside:  # the long axis outside: what it indexes stays near while the short ones go by
-        serial.sort(key=lambda a: -cut[a])
+        serial.sort(key=lambda a: (a in pair, -cut[a]))
     return Schedule(
         vector.name if vector else None,
         tuple((a.name, tiles[a]) for a in axes),
@@ -139,16 +141,9 @@ def _scheduled(
     )
 
 
-def _grow_blocks(
-    axes: tuple[Axis, ...], cut: dict[Axis, int], vector: Axis | None, enough: int, rows_first: bool
-) -> None:
-    """Give each program more tiles while there are enough programs.
-
-    Rows first keeps what the vector axis indexes in the nearest cache while the rows go by; the
-    vector axis first reads each row once.
-    """
-    programs = prod(-(-a.size // cut[a]) for a in axes if a.size)
-    order = sorted(axes[::-1], key=lambda a: (a is vector) == rows_first)
+def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int) -> None:
+    """Give each program more tiles, along the first axes first, while there are enough programs."""
+    programs = prod(-(-a.size // cut[a]) for a in order if a.size)
     for a in order:
         while programs > enough and cut[a] < a.size:
             before = -(-a.size // cut[a])
