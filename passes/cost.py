@@ -1,6 +1,6 @@
 """What a kernel costs, in seconds: instructions of its loops, bytes it touches, and its launch.
 
-    estimate(term, axes, schedule, target).seconds
+    estimate(term, axes, schedule, target)
 
 The counts come from the same walk that emits the code (`placement`). The numbers rank candidates;
 measurement decides.
@@ -8,7 +8,6 @@ measurement decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -31,18 +30,8 @@ SPILL = 2.5  # a store and a load for what does not fit into registers
 LOOP = 1.0  # counting and branching, for each turn of a loop
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A kernel's predicted work."""
-
-    seconds: float
-    instructions: float
-    bytes: float
-    programs: int
-
-
-def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Estimate:
-    """Predict a kernel that stores `term` at every point of `axes`."""
+def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
+    """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
     counter = _Counter(schedule, axes, target)
     with deep_recursion():
         counter.run(term)
@@ -55,8 +44,7 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     fetched = counter.fetched * programs / (target.cache_bandwidth * busy)
     alone = programs == 1 and not target.is_gpu  # runs where it is called, without a barrier
     launch = target.launch / 10 if alone else target.launch
-    seconds = launch + max(computing + fetched, moved / target.bandwidth)
-    return Estimate(seconds, counter.instructions, moved, programs)
+    return launch + max(computing + fetched, moved / target.bandwidth)
 
 
 class _Counter(Walker):
@@ -80,14 +68,10 @@ class _Counter(Walker):
             self.instructions += trips * LOOP
         last = levels[-1]
         self.value(term, last)
-        store = (
-            INSTRUCTIONS["add"] if self._contiguous_store() else SCALAR_LOAD * self.schedule.lanes
-        )
-        self.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
-
-    def _contiguous_store(self) -> bool:
         wide = [a for a in self.axes if self.schedule.tile(a) > 1]
-        return not wide or wide[-1] is self.axes[-1]
+        rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
+        store = INSTRUCTIONS["add"] if rows else SCALAR_LOAD * self.schedule.lanes
+        self.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
 
     def _vectors(self, term: Term, axes: frozenset[Axis], level: Level) -> float:
         """How many vector registers a tile value of these axes fills."""

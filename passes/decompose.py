@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
-from ..dialect import DTYPES, PRIMITIVES, View, ops
+from ..dialect import PRIMITIVES, View, ops
 from ..dialect.errors import CompileError
 from . import terms
-from .index import Axis, Datum, Expr, Quotient
+from .index import Axis, Datum, Expr, Quotient, of_term
 from .terms import REDUCTIONS, Term, postorder
-
-INT64 = DTYPES["int64"]
 
 
 def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
@@ -91,37 +89,33 @@ class Decomposer:
         sources: list[ir.Value],
         places: list[tuple[Expr, ...]],
         axes: tuple[Axis, ...],
-        condition: Term | None = None,
+        domains: Sequence[tuple[Expr, ...]] = (),
     ) -> ir.Value:
-        data = list(dict.fromkeys(t for place in places for e in place for t in e.data))
-        data += [condition] if condition is not None else []
+        """The sources at these places over `axes`, each where all of its domain is 0 or more."""
+        read = [e for exprs in (*places, *domains) for e in exprs]
+        data = list(dict.fromkeys(t for e in read for t in e.data))
         symbols = {t: n for n, t in enumerate(data)}
         position = {a: n for n, a in enumerate(axes)}
 
-        def affine(results: list[ir.AffineExpr], count: int) -> ir.AffineMap:
-            return ir.AffineMap.get(len(axes), count, results)
+        def affine(exprs: tuple[Expr, ...]) -> ir.AffineMap:
+            results = [_affine(e, position, symbols) for e in exprs]
+            return ir.AffineMap.get(len(axes), len(data), results)
 
-        maps = [affine([_affine(e, position, symbols) for e in p], len(data)) for p in places]
-        index_maps = [
-            affine([ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)], 0)
-            for t in data
-        ]
-        domains = ()
-        if condition is not None:
-            chosen = ir.AffineExpr.get_symbol(symbols[condition]) - 1
-            domains = (affine([chosen], len(data)), affine([], len(data)))
-        return ops.contiguous(
-            sources,
-            View(tuple(maps), 0, domains, tuple(index_maps)),
-            [a.size for a in axes],
-            indices=[self.made[t] for t in data],
-            loc=self.loc,
+        def own_axes(term: Term) -> ir.AffineMap:
+            results = [ir.AffineExpr.get_dim(position[a]) for a in axis_order(term.axes)]
+            return ir.AffineMap.get(len(axes), 0, results)
+
+        view = View(
+            tuple(map(affine, places)), 0, tuple(map(affine, domains)), tuple(map(own_axes, data))
         )
+        shape, indices = [a.size for a in axes], [self.made[t] for t in data]
+        return ops.contiguous(sources, view, shape, indices=indices, loc=self.loc)
 
     def _select(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
         condition, *branches = term.args
         places = [tuple(Expr(0, ((a, 1),)) for a in axis_order(b.axes)) for b in branches]
-        return self._view([self.made[b] for b in branches], places, axes, condition)
+        chosen = of_term(condition) + -1
+        return self._view([self.made[b] for b in branches], places, axes, [(chosen,), ()])
 
     def _index(self, expr: Expr, axes: tuple[Axis, ...], term: Term) -> ir.Value:
         """An index expression's value: a view of the line 0, 1, 2, ..."""
@@ -139,22 +133,7 @@ class Decomposer:
     def _nonneg(self, expr: Expr, axes: tuple[Axis, ...]) -> ir.Value:
         """0 <= expr: a source of one element, read outside its domain as False."""
         yes = ops.constant(True, "bool", (), loc=self.loc)
-        data = list(expr.data)
-        position = {a: n for n, a in enumerate(axes)}
-        symbols = {t: n for n, t in enumerate(data)}
-        domain = ir.AffineMap.get(len(axes), len(data), [_affine(expr, position, symbols)])
-        index_maps = tuple(
-            ir.AffineMap.get(
-                len(axes), 0, [ir.AffineExpr.get_dim(position[a]) for a in axis_order(t.axes)]
-            )
-            for t in data
-        )
-        everywhere = ir.AffineMap.get(len(axes), len(data), [])
-        view = View((everywhere,), False, (domain,), index_maps)
-        shape = [a.size for a in axes]
-        return ops.contiguous(
-            [yes], view, shape, indices=[self.made[t] for t in data], loc=self.loc
-        )
+        return self._view([yes], [()], axes, [(expr,)])
 
 
 def _affine(expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]) -> ir.AffineExpr:

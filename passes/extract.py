@@ -215,7 +215,7 @@ class Extractor:
         key = (term, axes)
         if key not in self._scheduled:
             found = schedules(axes, term, self.target, self.strict)
-            priced = [(cost.estimate(term, axes, s, self.target).seconds, s) for s in found]
+            priced = [(cost.estimate(term, axes, s, self.target), s) for s in found]
             self._scheduled[key] = min(priced, key=lambda pair: pair[0])
         return self._scheduled[key]
 

@@ -146,11 +146,6 @@ def _combine(constant: int, parts: Iterable[tuple[Atom, int]]) -> Expr:
     return Expr(constant, tuple(kept))
 
 
-def of_constant(value: int) -> Expr:
-    """The expression that is always `value`."""
-    return Expr(value)
-
-
 def of_axis(axis: Axis) -> Expr:
     """The position along an axis; an axis of size 1 has only position 0."""
     return Expr(0, ((axis, 1),)) if axis.size != 1 else Expr(0)

@@ -11,7 +11,7 @@ instructions, `tile` emits them. So the cost model sees the very loops that will
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -128,11 +128,8 @@ class Walker:
             lanes //= 2
         return lanes
 
-    def node(self, term: Term, args: dict[Term, Any], level: Level) -> Any:
-        raise NotImplementedError
-
-    def reduce(self, term: Term, level: Level) -> Any:
-        raise NotImplementedError
+    node: Callable[[Term, dict[Term, Any], Level], Any]  # what a walker makes of an operation
+    reduce: Callable[[Term, Level], Any]  # and of a reduction
 
 
 @contextmanager

@@ -91,10 +91,6 @@ class Rule:
     gain: str = ""  # what it is good for
     rewrites: Callable[[], list[eg.RewriteOrRule]] | None = None
 
-    @property
-    def at_construction(self) -> bool:
-        return self.rewrites is None
-
 
 def _both_orders(make: Callable[[Node, Node, eg.Set[Axis]], eg.RewriteOrRule]) -> list:
     """A law about a product x * y, for either operand in the role of the first."""

@@ -40,13 +40,6 @@ class Schedule:
             total *= -(-axis.size // self.block(axis)) if axis.size else 0
         return total
 
-    def __str__(self) -> str:
-        cut = ", ".join(
-            f"{name} {self_tile}/{block}"
-            for (name, self_tile), (_, block) in zip(self.tiles, self.blocks, strict=True)
-        )
-        return f"tile/block {cut}; loops {' '.join(self.order) or '-'}; vector {self.vector}"
-
 
 def schedules(
     axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False

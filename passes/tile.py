@@ -98,7 +98,7 @@ def kernel_schedule(
     if SCHEDULE in function.attributes:
         return read_schedule(function.attributes[SCHEDULE], kernel.axes)
     found = schedules(kernel.axes, kernel.term, target, strict)
-    return min(found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target).seconds)
+    return min(found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target))
 
 
 def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
