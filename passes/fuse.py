@@ -24,7 +24,7 @@ from .decompose import Decomposer
 from .egraph import Budget, saturate
 from .extract import Candidate, Chosen, Extractor
 from .index import Axis, Expr
-from .regions import Region, partition
+from .regions import Region, partition, spreads
 from .registry import register
 from .schedule import Schedule
 from .targets import Target, find_target
@@ -144,10 +144,7 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
-        sources = sum(
-            prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType)
-        )
-        spread = name in ("constant", "iota") or (name == "contiguous" and size > sources)
+        spread = name in ("constant", "iota") or (name == "contiguous" and spreads(op))
         reads = readers.get(value, [])
         useful = len(reads) > 1 or any(
             r in REDUCTION_OF or r == "contiguous" for r in [name, *reads]

@@ -186,12 +186,13 @@ def _remade(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
     for op in operations:
         if all(maker(x) in constant for x in op.operands):
             constant.add(op)
-        elif ops.operation_name(op) == "contiguous" and _spreads(op):
+        elif ops.operation_name(op) == "contiguous" and spreads(op):
             spread.add(op)
     return constant | spread
 
 
-def _spreads(op: ir.Operation) -> bool:
+def spreads(op: ir.Operation) -> bool:
+    """Whether an operation's result has more elements than all that it reads."""
     sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
     return prod(static_shape(op.results[0])) > sources
 
