@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import egglog as eg
 
@@ -18,6 +19,7 @@ from . import rules, terms
 from .index import Axis
 from .terms import Term
 
+Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 BINARY = ("mod", "less_than", "div")
 
 
@@ -51,6 +53,10 @@ class ENode:
         if self.op == "contract":
             assert isinstance(self.attr, Axis)
             return terms.reduction("sum", self.attr, terms.apply("mul", *children))
+        if self.op == "roll":
+            assert isinstance(self.attr, Axis)
+            one = terms.constant(1, children[0].dtype)
+            return terms.roll(self.attr, children[0], children[1] if children[1:] else one)
         if self.op == "select":
             return terms.select(*children)
         if isinstance(self.attr, str):
@@ -69,53 +75,89 @@ class Saturated:
 
 
 def saturate(
-    roots: Sequence[Term], equal: Sequence[tuple[Term, Term]], precision: str, budget: Budget
+    roots: Sequence[Term],
+    equal: Sequence[tuple[Term, Term]],
+    precision: str,
+    budget: Budget,
+    without: Collection[str] = (),
+    watch: Watch | None = None,
 ) -> Saturated:
-    """Run the active rules on the terms below `roots`; the pairs in `equal` are joined first."""
+    """Run the active rules on the terms below `roots`; the pairs in `equal` are joined first.
+
+    `without` names rules that are left out. `watch`, if given, is told after every rule that
+    changed something: its name, the iteration, and a function that reads the classes.
+    """
     started = time.perf_counter()
     order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
     number = {t: i for i, t in enumerate(order)}
     graph = eg.EGraph()
     facts = [fact for t in order for fact in _facts(t, number)]
-    axes = {t.attr for t in order if t.op in terms.REDUCTIONS}
+    axes = {t.attr for t in order if t.op in terms.FOLDS}
     facts += [rules.nonempty(_axis(a)) for a in sorted(axes) if a.size]
     facts += [
         eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
     ]
     graph.register(*facts)
-    matches, iterations, stopped = _run(graph, precision, budget, started)
-    classes, named = _read(graph, order)
-    report = {
+
+    def read() -> Saturated:
+        classes, named = _read(graph, order)
+        return Saturated(classes, {t: named[i] for i, t in enumerate(order)})
+
+    tables = rules.rulesets(precision, frozenset(without))
+    work = {name: Work() for name in tables}
+    iterations, stopped = _run(
+        graph, tables, work, budget, started, watch and partial(watch, read=read)
+    )
+    found = read()
+    found.report = {
         "terms": len(order),
-        "nodes": sum(map(len, classes.values())),
-        "classes": len(classes),
+        "nodes": sum(map(len, found.classes.values())),
+        "classes": len(found.classes),
         "iterations": iterations,
         "stopped": stopped,
-        "matches": {name: count for name, count in matches.items() if count},
+        "matches": {name: w.matches for name, w in work.items() if w.matches},
+        "rule seconds": {name: w.seconds for name, w in work.items() if w.matches},
         "seconds": time.perf_counter() - started,
     }
-    return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, report)
+    return found
+
+
+@dataclass
+class Work:
+    """What a rule did: how often it matched, and the time it took."""
+
+    matches: int = 0
+    seconds: float = 0.0
 
 
 def _run(
-    graph: eg.EGraph, precision: str, budget: Budget, started: float
-) -> tuple[dict[str, int], int, str]:
-    analysis, tables = rules.analysis(), rules.rulesets(precision)
-    matches = dict.fromkeys(tables, 0)
+    graph: eg.EGraph,
+    tables: dict[str, eg.Ruleset],
+    work: dict[str, Work],
+    budget: Budget,
+    started: float,
+    watch: Watch | None,
+) -> tuple[int, str]:
+    """The number of iterations, and why they ended."""
+    analysis = rules.analysis()
     for iteration in range(budget.iterations):
         graph.run(analysis.saturate())
         changed = False
         for name, ruleset in tables.items():
+            before = time.perf_counter()
             done = graph.run(ruleset)
+            work[name].matches += sum(done.num_matches_per_rule.values())
+            work[name].seconds += time.perf_counter() - before
             changed |= done.updated
-            matches[name] += sum(done.num_matches_per_rule.values())
+            if done.updated and watch:
+                watch(name, iteration)
+            if time.perf_counter() - started > budget.seconds:
+                return iteration + 1, f"time budget of {budget.seconds} s"
         if not changed:
-            return matches, iteration + 1, "saturated"
-        if time.perf_counter() - started > budget.seconds:
-            return matches, iteration + 1, f"time budget of {budget.seconds} s"
+            return iteration + 1, "saturated"
         if sum(n for _, n in graph.all_function_sizes()) > budget.nodes:
-            return matches, iteration + 1, f"node budget of {budget.nodes}"
-    return matches, budget.iterations, f"iteration budget of {budget.iterations}"
+            return iteration + 1, f"node budget of {budget.nodes}"
+    return budget.iterations, f"iteration budget of {budget.iterations}"
 
 
 # --- encoding -----------------------------------------------------------------------------------
@@ -135,8 +177,6 @@ def _facts(t: Term, number: dict[Term, int]) -> list:
         facts.append(eg.set_(rules.free(named)).to(known))
     if t.dtype.kind in ("int", "uint"):
         facts.append(rules.integer(named))
-    if t.op == "const" and t.dtype.is_float and 0 < t.value < float("inf"):
-        facts.append(rules.positive(named))
     return facts
 
 
@@ -146,6 +186,8 @@ def _encode(t: Term, number: dict[Term, int]) -> rules.Node:
         key = str(number[t])
         return rules.Node.at(key, eg.Vec(*children)) if children else rules.Node.leaf(key)
     if t.op == "const":
+        if t.dtype.is_float and abs(t.value) < float("inf"):
+            return rules.Node.real(t.dtype.name, t.value)
         return rules.Node.const(str(number[t]))
     args = [rules.Node.named(number[a]) for a in t.args]
     if t.op == "add":
@@ -170,6 +212,8 @@ _OPS = {
     "sum_over": "sum",
     "max_over": "max",
     "contract": "contract",
+    "roll": "roll",
+    "roll_one": "roll",
     "select": "select",
 }
 
@@ -186,8 +230,9 @@ def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], 
             made = _read_node(function, node, nodes, order)
             if made is not None:
                 classes.setdefault(node["eclass"], []).append(made)
-    for found in classes.values():
+    for where, found in classes.items():
         found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
+        classes[where] = list(dict.fromkeys(found))
     return classes, named
 
 
@@ -202,12 +247,17 @@ def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENo
         template = order[int(text(0))]
         data = nodes[children[1]]["children"] if function == "at" else []
         return ENode(function, tuple(nodes[c]["eclass"] for c in data), template)
-    if function in ("sum_over", "max_over", "contract"):
+    if function == "real":
+        return ENode("const", (), terms.constant(float(nodes[children[1]]["op"]), DTYPES[text(0)]))
+    if function in ("sum_over", "max_over", "contract", "roll", "roll_one"):
         name, _, size = json.loads(nodes[nodes[children[0]]["children"][0]]["op"]).partition(":")
-        return ENode(_OPS[function], below[1:], None, Axis(name, int(size)))
+        parts = tuple(sorted(below[1:])) if function == "contract" else below[1:]
+        return ENode(_OPS[function], parts, None, Axis(name, int(size)))
     if function == "apply1":
         op, _, kind = text(0).partition(":")
         return ENode(op, below[1:], None, kind or None)
     if function == "apply2":
         return ENode(text(0), below[1:], None)
+    if function in ("sum_of", "product_of"):  # the e-graph holds both orders
+        below = tuple(sorted(below))
     return ENode(_OPS[function], below, None) if function in _OPS else None

@@ -2,9 +2,8 @@
 
 `exact` rules give the same bits; `reassociating` ones change the order of rounding (and may turn an
 overflow into a finite number or the other way round); a precision policy chooses classes. The laws
-that need no search (`construction`) are applied when a term is built: views are absorbed by
-`comprehend`, constants folded and quotients recognised by `terms`; they stand here so that this
-table is the whole list.
+that need no search are applied when a term is built: views are absorbed by `comprehend`, constants
+folded and quotients recognised by `terms`; they stand here so that this table is the whole list.
 
     >>> [rule.name for rule in active("strict") if rule.kind == "exact"][:2]
     ['view', 'fold']
@@ -12,8 +11,7 @@ table is the whole list.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import egglog as eg
 
@@ -41,7 +39,11 @@ class Node(eg.Expr, egg_sort="Node"):
 
     @eg.method(egg_fn="const")
     @classmethod
-    def const(cls, key: eg.StringLike) -> Node: ...
+    def const(cls, key: eg.StringLike) -> Node: ...  # an integer, infinite or NaN
+
+    @eg.method(egg_fn="real")
+    @classmethod
+    def real(cls, dtype: eg.StringLike, value: eg.f64Like) -> Node: ...
 
     @eg.method(egg_fn="sum_of")
     def __add__(self, other: Node) -> Node: ...
@@ -62,6 +64,10 @@ def sum_over(axis: Axis, x: Node) -> Node: ...
 def max_over(axis: Axis, x: Node) -> Node: ...
 @eg.function(egg_fn="contract")
 def contract(axis: Axis, x: Node, y: Node) -> Node: ...
+@eg.function(egg_fn="roll")
+def roll(axis: Axis, score: Node, weight: Node) -> Node: ...
+@eg.function(egg_fn="roll_one")
+def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
 
 
 @eg.function(egg_fn="free", merge=lambda old, new: old & new)
@@ -71,39 +77,63 @@ def free(x: Node) -> eg.Set[Axis]:
 
 
 integer = eg.relation("integer", Node)  # integers wrap, so their sums may be reordered exactly
-positive = eg.relation("positive", Node)  # a finite constant above 0
 nonempty = eg.relation("nonempty", Axis)
+factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
+exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
 x, y, z, w = eg.vars_("x y z w", Node)
-j = eg.var("j", Axis)
+j, k = eg.vars_("j k", Axis)
 free_x, free_y, free_z = eg.vars_("free_x free_y free_z", eg.Set[Axis])
+a, b = eg.vars_("a b", eg.f64)
 key = eg.var("key", eg.String)
+
+Facts = tuple[eg.Fact, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Where `shape` is found and every guard holds, `found` (of the shape) equals `made`."""
+
+    shape: Facts
+    found: Node
+    made: Node
+    guards: dict[str, Facts] = field(default_factory=dict)  # by what they ask for
+
+    def rule(self, *without: str) -> eg.RewriteOrRule:
+        """The egglog rule; `without` names guards to leave out."""
+        asked = [f for text, facts in self.guards.items() if text not in without for f in facts]
+        return eg.rule(*self.shape, *asked).then(eg.union(self.found).with_(self.made))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One law. `rewrites` gives egglog's rules; a construction law has none."""
+    """One law. A law without `rewrites` is applied when a term is built, or joined at the start."""
 
     name: str
     law: str
     kind: str  # "exact" or "reassociating"
     guards: str = ""
     gain: str = ""  # what it is good for
-    rewrites: Callable[[], list[eg.RewriteOrRule]] | None = None
+    rewrites: tuple[Rewrite, ...] = ()
 
 
-def _both_orders(make: Callable[[Node, Node, eg.Set[Axis]], eg.RewriteOrRule]) -> list:
-    """A law about a product x * y, for either operand in the role of the first."""
-    return [make(x, y, free_x), make(y, x, free_y)]
+def _where(shape: Node, made: Node, *more: eg.Fact, **guards: Facts) -> Rewrite:
+    """`shape = made`, where the facts `more` pick the places, under guards."""
+    spoken = {text.replace("_", " "): facts for text, facts in guards.items()}
+    return Rewrite((eg.eq(w).to(shape), *more), w, made, spoken)
 
 
-def _hoist(outer: Callable[[Axis, Node], Node], guard: Callable | None = None) -> list:
-    def make(still: Node, rest: Node, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
-        facts = [eg.eq(z).to(outer(j, x * y)), eg.eq(axes).to(free(still)), axes.not_contains(j)]
-        facts += [guard(still)] if guard else []
-        return eg.rule(*facts).then(eg.union(z).with_(still * outer(j, rest)))
+def _still(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
+    return eg.eq(axes).to(free(x)), axes.not_contains(axis)
 
-    return _both_orders(make)
+
+def _moves(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
+    return eg.eq(axes).to(free(x)), axes.contains(axis)
+
+
+_minus = Node.real(key, -1.0)  # x - y is x + y * -1
+_scale = Node.real(key, a)
+_below_top = apply1("exp2", x + max_over(j, x) * _minus)
 
 
 TABLE: list[Rule] = [
@@ -125,7 +155,28 @@ TABLE: list[Rule] = [
         "exact",
         "a reduction inside t is finished: t is a whole term",
         "no buffer between producer and consumer; read backwards: compute once, load often",
-        lambda: [],  # stated as the e-graph's first equalities, one for each buffer and point
+    ),
+    Rule(
+        "commute",
+        "x * y = y * x;  x + y = y + x",
+        "exact",
+        gain="the other laws are stated in one order",
+        rewrites=(_where(x * y, y * x), _where(x + y, y + x)),
+    ),
+    Rule(
+        "float",
+        "(x * y) * z = x * (y * z)",
+        "reassociating",
+        "in a sum over j; x does not depend on j",
+        "x can leave the sum",
+        (
+            _where(
+                (x * y) * z,
+                x * (y * z),
+                factor_in(j, w),
+                x_does_not_depend_on_the_axis=_still(x, free_x),
+            ),
+        ),
     ),
     Rule(
         "hoist_sum",
@@ -133,15 +184,24 @@ TABLE: list[Rule] = [
         "reassociating",
         "x does not depend on j",
         "one product instead of one for each j",
-        lambda: _hoist(sum_over),
+        (
+            _where(
+                sum_over(j, x * y),
+                x * sum_over(j, y),
+                x_does_not_depend_on_the_axis=_still(x, free_x),
+            ),
+        ),
     ),
     Rule(
         "hoist_max",
-        "max(j, x * y) = x * max(j, y)",
+        "max(j, x * c) = max(j, x) * c",
         "exact",
-        "x is a finite constant above 0 (rounding is monotone)",
-        "one product instead of one for each j",
-        lambda: _hoist(max_over, positive),
+        "c is a finite constant above 0 (rounding is monotone)",
+        "one product instead of one for each j; read backwards: the scale is part of the score",
+        (
+            _where(max_over(j, x * _scale), max_over(j, x) * _scale, c_is_above_0=(a > 0.0,)),
+            _where(max_over(j, x) * _scale, max_over(j, x * _scale), c_is_above_0=(a > 0.0,)),
+        ),
     ),
     Rule(
         "max_of_still",
@@ -149,14 +209,14 @@ TABLE: list[Rule] = [
         "exact",
         "x does not depend on j, and j is not empty",
         "no loop",
-        lambda: [
-            eg.rule(
-                eg.eq(z).to(max_over(j, x)),
-                eg.eq(free_x).to(free(x)),
-                free_x.not_contains(j),
-                nonempty(j),
-            ).then(eg.union(z).with_(x))
-        ],
+        (
+            _where(
+                max_over(j, x),
+                x,
+                x_does_not_depend_on_the_axis=_still(x, free_x),
+                the_axis_is_not_empty=(nonempty(j),),
+            ),
+        ),
     ),
     Rule(
         "contraction",
@@ -164,15 +224,14 @@ TABLE: list[Rule] = [
         "reassociating",
         "x and y both depend on j",
         "fused multiply-add, matrix instructions",
-        lambda: [
-            eg.rule(
-                eg.eq(z).to(sum_over(j, x * y)),
-                eg.eq(free_x).to(free(x)),
-                free_x.contains(j),
-                eg.eq(free_y).to(free(y)),
-                free_y.contains(j),
-            ).then(eg.union(z).with_(contract(j, x, y)))
-        ],
+        (
+            _where(
+                sum_over(j, x * y),
+                contract(j, x, y),
+                x_depends_on_the_axis=_moves(x, free_x),
+                y_depends_on_the_axis=_moves(y, free_y),
+            ),
+        ),
     ),
     Rule(
         "factor",
@@ -180,9 +239,64 @@ TABLE: list[Rule] = [
         "exact",
         "integers, which wrap",
         "one product instead of two",
-        lambda: [
-            eg.rule(eg.eq(w).to((x * y) + (x * z)), integer(w)).then(eg.union(w).with_(x * (y + z)))
-        ],
+        (_where((x * y) + (x * z), x * (y + z), it_is_an_integer=(integer(w),)),),
+    ),
+    Rule(
+        "divide",
+        "x / y = x * recip(y)",
+        "reassociating",
+        "in a sum",
+        "the divisor can leave the sum",
+        (_where(apply2("div", x, y), x * apply1("recip", y), factor_in(j, w)),),
+    ),
+    Rule(
+        "negate",
+        "(x * -1) * c = (x * c) * -1",
+        "exact",
+        gain="a difference stays one",
+        rewrites=(_where((x * _minus) * _scale, (x * _scale) * _minus),),
+    ),
+    Rule(
+        "scales",
+        "(x * c1) * c2 = x * (c1 * c2)",
+        "reassociating",
+        gain="one product instead of two",
+        rewrites=(
+            _where((x * Node.real(key, a)) * Node.real(key, b), x * Node.real(key, a * b)),
+        ),
+    ),
+    Rule(
+        "scale_exponent",
+        "(x + y) * c = x * c + y * c",
+        "reassociating",
+        "in an exponent",
+        "exp2((x - y) * c) is a difference of scaled numbers",
+        (_where((x + y) * _scale, x * _scale + y * _scale, exponent(w)),),
+    ),
+    Rule(
+        "rolling",
+        "sum(j, exp2(x - max(j, x)) * y) = roll(j, x, y)",
+        "reassociating",
+        gain="one pass: when the maximum so far moves from m to m', what was added up is multiplied "
+        "by exp2(m - m')",
+        rewrites=(
+            _where(sum_over(j, _below_top), roll_one(j, x)),
+            _where(sum_over(j, _below_top * y), roll(j, x, y)),
+        ),
+    ),
+    Rule(
+        "exchange",
+        "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))",
+        "reassociating",
+        "x does not depend on k",
+        "(A B) x = A (B x)",
+        (
+            _where(
+                sum_over(j, x * sum_over(k, y)),
+                sum_over(k, sum_over(j, x * y)),
+                x_does_not_depend_on_the_inner_axis=_still(x, free_x, k),
+            ),
+        ),
     ),
 ]
 
@@ -193,26 +307,36 @@ def active(precision: str) -> list[Rule]:
 
 
 def analysis() -> eg.Ruleset:
-    """How `free` follows from a term's operands."""
+    """How facts about a term follow from its operands, or from where it stands."""
     of_x, of_y, of_z = (eg.eq(f).to(free(t)) for f, t in ((free_x, x), (free_y, y), (free_z, z)))
 
     def follows(op: Node, facts: list, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
         return eg.rule(eg.eq(w).to(op), *facts).then(eg.set_(free(w)).to(axes))
+
+    def implies(fact: eg.Fact, *facts: eg.Fact) -> eg.RewriteOrRule:
+        return eg.rule(*facts).then(fact)
 
     both = free_x | free_y
     return eg.ruleset(
         follows(apply1(key, x), [of_x], free_x),
         *(follows(op, [of_x, of_y], both) for op in (x + y, x * y, apply2(key, x, y))),
         follows(select(x, y, z), [of_x, of_y, of_z], both | free_z),
-        *(follows(op, [of_x], free_x.remove(j)) for op in (sum_over(j, x), max_over(j, x))),
-        follows(contract(j, x, y), [of_x, of_y], both.remove(j)),
+        *(
+            follows(op, [of_x], free_x.remove(j))
+            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x))
+        ),
+        *(follows(op, [of_x, of_y], both.remove(j)) for op in (contract(j, x, y), roll(j, x, y))),
+        eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
+        implies(exponent(x), eg.eq(w).to(apply1("exp2", x))),
+        implies(factor_in(j, x), eg.eq(w).to(sum_over(j, x))),
+        implies(factor_in(j, x), factor_in(j, w), eg.eq(w).to(x * y)),
     )
 
 
-def rulesets(precision: str) -> dict[str, eg.Ruleset]:
+def rulesets(precision: str, without: frozenset[str] = frozenset()) -> dict[str, eg.Ruleset]:
     """One egglog ruleset for each rule that searches, so that its work can be told apart."""
     return {
-        rule.name: eg.ruleset(*rule.rewrites())
+        rule.name: eg.ruleset(*(r.rule() for r in rule.rewrites))
         for rule in active(precision)
-        if rule.rewrites is not None and rule.name != "fusion"
+        if rule.rewrites and rule.name not in without
     }

@@ -24,14 +24,15 @@ from .index import Axis, Datum, Expr, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
+FOLDS = (*REDUCTIONS, "roll")  # the ops that bind an axis
 
 
 class Term:
     """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, sum, max,
-    cast, bitcast, select, div; `attr` is what the op needs besides `args`:
+    roll, cast, bitcast, select, div; `attr` is what the op needs besides `args`:
 
     load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
-    expression); const: its canonical text; sum, max: the axis.
+    expression); const: its canonical text; sum, max, roll: the axis.
     """
 
     __slots__ = ("__dict__", "__weakref__", "args", "attr", "axes", "dtype", "op")
@@ -41,7 +42,7 @@ class Term:
         axes: frozenset[Axis] = frozenset().union(*(a.axes for a in args))
         for expr in self.indices:
             axes |= expr.axes
-        self.axes = axes - {attr} if op in REDUCTIONS else axes
+        self.axes = axes - {attr} if op in FOLDS else axes
 
     @property
     def indices(self) -> tuple[Expr, ...]:
@@ -80,7 +81,7 @@ class Term:
             return f"{self.attr}:{self.dtype.mlir}"
         if self.op == "load":
             return f"{self.attr[0]}[{', '.join(map(str, self.attr[1]))}]"
-        words = [str(self.attr)] if self.op in ("index", "nonneg", "sum", "max", "table") else []
+        words = [str(self.attr)] if self.op in ("index", "nonneg", "table", *FOLDS) else []
         words += [a.text for a in self.args]
         name = (
             f"{self.op}.{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else self.op
@@ -181,6 +182,24 @@ def reduction(op: str, axis: Axis, body: Term) -> Term:
     return _intern(op, (body,), axis, body.dtype)
 
 
+def roll(axis: Axis, score: Term, weight: Term) -> Term:
+    """sum(axis, exp2(score - max(axis, score)) * weight), as one loop that keeps a running maximum.
+
+    Where the maximum so far moves from m to m', what was added up is multiplied by exp2(m - m').
+    """
+    if axis.size == 0:
+        return constant(0, weight.dtype)
+    return _intern("roll", (score, weight), axis, weight.dtype)
+
+
+def unrolled(x: Term) -> Term:
+    """The sum that a `roll` stands for."""
+    score, weight = x.args
+    top = apply("mul", reduction("max", x.attr, score), constant(-1, score.dtype))
+    share = apply("exp2", apply("add", score, top))
+    return reduction("sum", x.attr, apply("mul", share, weight))
+
+
 def cast(x: Term, dtype: DType) -> Term:
     """A term's value in another dtype."""
     if x.dtype == dtype:
@@ -274,9 +293,36 @@ def apply(op: str, *args: Term) -> Term:
         for y in args:
             if y.op == "const" and not y.value:
                 return y
+    if op == "less_than":
+        order = _order(*args)
+        if order is not None:
+            return order
     if row.commutative and args[1].digest < args[0].digest:
         args = (args[1], args[0])
     return _intern(op, args, None, result)
+
+
+def _order(x: Term, y: Term) -> Term | None:
+    """x < y of two positions, or of a condition on one (x < True is its opposite), as `nonneg`."""
+    if x.op == "nonneg" and y.op == "const" and y.value is True:
+        return nonneg(x.attr * -1 + -1)
+    ends = [_position(t) for t in (x, y)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    return nonneg(ends[1] - ends[0] + -1)
+
+
+def _position(x: Term) -> Expr | None:
+    """The expression of an integer term that is a position and fits its dtype."""
+    if x.dtype.kind not in ("int", "uint"):
+        return None
+    if x.op == "const":
+        return Expr(x.value)
+    if x.op != "index":
+        return None
+    low, high = x.attr.range
+    limits = np.iinfo(x.dtype.numpy)
+    return x.attr if limits.min <= low and high <= limits.max else None
 
 
 def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
@@ -308,6 +354,8 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
         return nonneg(moved(x.attr))
     if x.op in REDUCTIONS:
         return reduction(x.op, x.attr, args[0])
+    if x.op == "roll":
+        return roll(x.attr, *args)
     if x.op in ("cast", "bitcast"):
         return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
     return select(*args) if x.op == "select" else apply(x.op, *args)
