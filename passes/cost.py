@@ -8,20 +8,24 @@ measurement decides.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from . import terms
 from .index import Axis, Expr, Quotient
-from .placement import Level, Walker, deep_recursion, top_levels
-from .schedule import Schedule
+from .placement import Level, Walker, deep_recursion, tile_step, top_level
+from .schedule import Schedule, fold_schedules, schedules, step_schedules
+from .stage import fold_axis, stage
 from .targets import Target
-from .terms import Term
+from .terms import FOLDS, Term, postorder
 
 # Vector instructions for one vector of results.
 INSTRUCTIONS = {
     "exp2": 20.0, "log2": 27.0, "sin": 50.0, "sqrt": 8.0, "recip": 8.0, "div": 8.0, "mod": 30.0,
     "add": 1.0, "mul": 1.0, "less_than": 1.0, "select": 1.0, "cast": 1.5, "bitcast": 0.0,
     "index": 2.0, "nonneg": 2.0, "const": 0.0, "table": 12.0, "sum": 1.0, "max": 3.0,
+    "larger": 3.0,
 }  # fmt: skip
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 VECTOR_LOAD = 0.6
@@ -32,19 +36,74 @@ LOOP = 1.0  # counting and branching, for each turn of a loop
 
 def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
     """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
-    counter = _Counter(schedule, axes, target)
-    with deep_recursion():
-        counter.run(term)
     programs = schedule.programs(axes)
+    if schedule.fold:
+        work = _staged_work(term, axes, schedule, target, programs)
+    else:
+        counter = _Counter(schedule, axes, target)
+        counter.run(term, programs)
+        work = _Work(counter.instructions, counter.fetched * programs, counter.touched)
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
-    computing = counter.instructions / (target.rate * busy) * min(rounds, 2.0)
+    computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
     output = prod(a.size for a in axes) * term.dtype.bytes
-    moved = sum(counter.touched.values()) + output
-    fetched = counter.fetched * programs / (target.cache_bandwidth * busy)
+    moved = sum(work.touched.values()) + output
+    fetched = work.fetched / (target.cache_bandwidth * busy)
     alone = programs == 1 and not target.is_gpu  # runs where it is called, without a barrier
     launch = target.launch / 10 if alone else target.launch
     return launch + max(computing + fetched, moved / target.bandwidth)
+
+
+def cheapest(
+    term: Term, axes: tuple[Axis, ...], target: Target, strict: bool = False
+) -> tuple[float, Schedule]:
+    """The least predicted seconds of a kernel, and its schedule.
+
+    Rolling sums run in one loop over blocks, or as the two reductions that they stand for.
+    """
+    plain = terms.plain(term)
+    priced = [(estimate(plain, axes, s, target), s) for s in schedules(axes, plain, target, strict)]
+    if fold_axis(term) is not None and not strict and not target.is_gpu:
+        scores = [t.args[0] for t in postorder([term]) if t.op == "roll"]
+        rows = frozenset(a for s in scores for a in s.axes if a in axes)
+        heavy = any(t.op in FOLDS for t in postorder(scores))
+        found = fold_schedules(axes, rows, heavy, target)
+        priced += [(estimate(term, axes, s, target), s) for s in found]
+    return min(priced, key=lambda pair: pair[0])
+
+
+def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedule:
+    """The schedule of least predicted time for a step inside a program."""
+
+    def instructions(schedule: Schedule) -> float:
+        counter = _Counter(schedule, axes, target)
+        counter.run(term, 1)
+        return counter.instructions + counter.fetched * target.rate / target.cache_bandwidth
+
+    return min(step_schedules(axes, term, target), key=instructions)
+
+
+@dataclass
+class _Work:
+    """What a kernel does in all its programs."""
+
+    instructions: float = 0.0
+    fetched: float = 0.0  # bytes brought near
+    touched: dict[tuple, float] = field(default_factory=dict)  # bytes of each buffer that it reads
+
+
+def _staged_work(
+    term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target, programs: int
+) -> _Work:
+    work = _Work()
+    for phase in stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target)).phases:
+        for step in phase.steps:
+            counter = _Counter(step.schedule, step.axes, target)
+            counter.run(step.term, programs * phase.turns)
+            work.instructions += counter.instructions
+            work.fetched += counter.fetched * programs * phase.turns
+            work.touched.update(counter.touched)
+    return work
 
 
 class _Counter(Walker):
@@ -53,20 +112,27 @@ class _Counter(Walker):
     def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target):
         super().__init__(schedule, axes)
         self.target = target
+        self.outer: tuple[Axis, ...] = ()
         self.instructions = 0.0
         self.touched: dict[tuple, float] = {}
         self.fetched = 0.0  # bytes that one program brings near
 
-    def run(self, term: Term) -> None:
-        levels = top_levels(self.schedule, self.axes)
-        trips = float(self.schedule.programs(self.axes))
-        levels[0].data["trips"] = trips
-        for level, name in zip(levels[1:], self.schedule.order, strict=True):
+    def run(self, term: Term, trips: float) -> None:
+        """Count what `trips` programs do."""
+        with deep_recursion():
+            self._run(term, trips)
+
+    def _run(self, term: Term, trips: float) -> None:
+        self.outer = tuple(sorted(term.axes - set(self.axes)))
+        last = top_level(self.schedule, self.axes, self.outer)
+        last.data["trips"] = trips
+        for name in self.schedule.order:
             axis = next(a for a in self.axes if a.name == name)
             trips *= -(-self.schedule.block(axis) // self.schedule.tile(axis))
-            level.data["trips"] = trips
+            tile = self.schedule.tile(axis)
+            last = last.inner(axis, tile, tile_step(self.schedule, axis))
+            last.data["trips"] = trips
             self.instructions += trips * LOOP
-        last = levels[-1]
         self.value(term, last)
         wide = [a for a in self.axes if self.schedule.tile(a) > 1]
         rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
@@ -99,7 +165,7 @@ class _Counter(Walker):
             low, high = expr.range
             reached *= max(1, min(size, high - low + 1)) if not expr.data else size
         key = (term.attr[0], index)
-        if key not in self.touched:
+        if key not in self.touched and not term.attr[0].startswith("%"):
             self.touched[key] = reached * term.dtype.bytes
             spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
             self.fetched += prod(spans) * term.dtype.bytes
@@ -126,7 +192,8 @@ class _Counter(Walker):
         total = 1
         for atom, c in expr.parts:
             if isinstance(atom, Axis):
-                length = self.schedule.block(atom) if atom in self.axes else atom.size
+                inside = self.schedule.block(atom) if atom in self.axes else atom.size
+                length = 1 if atom in self.outer else inside
             elif isinstance(atom, Quotient):
                 length = -(-self._span(atom.expr, 1 << 62) // atom.divisor)
             else:

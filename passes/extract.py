@@ -19,9 +19,9 @@ from .cost import INSTRUCTIONS
 from .egraph import ENode, Saturated
 from .index import Axis
 from .placement import contiguous_along, deep_recursion
-from .schedule import Schedule, schedules
+from .schedule import Schedule
 from .targets import Target
-from .terms import REDUCTIONS, Term, postorder
+from .terms import FOLDS, REDUCTIONS, Term, postorder
 
 INFINITE = float("inf")
 
@@ -116,7 +116,8 @@ class Extractor:
         return f"budget of {self.budget} kernels" if met else "no neighbour is better"
 
     def _moves(self, kept: set[str], free: set[str]) -> Iterable[set[str]]:
-        """Sets near `kept`: each value is moved to one that reads it, dropped, or added."""
+        """Sets near `kept`: each value is moved to one that reads it, dropped, or added; and the
+        values between two are dropped at once."""
         fixed = set(self.outputs) | free
         for name in self.candidates:
             if name in kept and name not in fixed:
@@ -124,6 +125,10 @@ class Extractor:
                     if user not in kept:
                         yield (kept - {name}) | {user}
                 yield kept - {name}
+                for end in self._downstream(name, 12):
+                    between = self._after[name] & self._before[end] & kept - fixed - {name}
+                    if end in kept and between:
+                        yield kept - between - {name}
             elif name not in kept:
                 yield kept | {name}
 
@@ -136,6 +141,20 @@ class Extractor:
             if user in self.candidates and user not in found:
                 found.append(user)
                 queue.extend(self.candidates[user].users)
+        return found
+
+    @cached_property
+    def _after(self) -> dict[str, set[str]]:
+        """All values after each."""
+        return {name: set(self._downstream(name, len(self.candidates))) for name in self.candidates}
+
+    @cached_property
+    def _before(self) -> dict[str, set[str]]:
+        """All values before each."""
+        found: dict[str, set[str]] = {name: set() for name in self.candidates}
+        for name, later in self._after.items():
+            for other in later:
+                found[other].add(name)
         return found
 
     # --- the cost of a set --------------------------------------------------------------------
@@ -214,9 +233,7 @@ class Extractor:
         """The schedule of least predicted time."""
         key = (term, axes)
         if key not in self._scheduled:
-            found = schedules(axes, term, self.target, self.strict)
-            priced = [(cost.estimate(term, axes, s, self.target), s) for s in found]
-            self._scheduled[key] = min(priced, key=lambda pair: pair[0])
+            self._scheduled[key] = cost.cheapest(term, axes, self.target, self.strict)
         return self._scheduled[key]
 
 
@@ -230,7 +247,7 @@ class _Way:
 
 
 IMPOSSIBLE = _Way(INFINITE, None, frozenset())
-FOLDS = ("sum", "max", "contract")
+BINDERS = (*FOLDS, "contract")
 
 
 class _Cheapest:
@@ -299,13 +316,15 @@ class _Cheapest:
                 return IMPOSSIBLE
             total += way.cost
             axes |= way.axes
-        outside = axes - {node.attr} if node.op in FOLDS else axes
+        outside = axes - {node.attr} if node.op in BINDERS else axes
         return _Way(total + self._own_price(node, axes), node, outside)
 
     def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
         """What the node itself costs; for a reduction `axes` holds its own axis too."""
         if node.op == "contract":
             return self._times(axes) * 1.2
+        if node.op == "roll":
+            return self._times(axes) * (1.2 + INSTRUCTIONS["exp2"] / 2)
         term = node.template
         if term is None or term.op != "load":
             op = term.op if term is not None else node.op

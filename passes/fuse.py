@@ -217,7 +217,7 @@ class _Builder:
     def _kernel(self, kernel: Chosen, reads: list[ir.Value], value: ir.Value) -> str:
         """The name of the function that computes a kernel; a new one only if it is new."""
         rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
-        term = rename_buffers(kernel.term, rename)
+        term = terms.plain(rename_buffers(kernel.term, rename))
         key = (term, kernel.axes, kernel.schedule)
         if key in self.kernels:
             return self.kernels[key]
@@ -271,7 +271,7 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
 
     order = ", ".join(f'"{name}"' for name in schedule.order)
     return ir.Attribute.parse(
-        f"{{blocks = {pairs(schedule.blocks)}, lanes = {schedule.lanes} : i64, order = [{order}], "
+        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, lanes = {schedule.lanes} : i64, order = [{order}], "
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
         f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"}}'
     )
@@ -293,6 +293,7 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
             order=tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"])),
             lanes=ir.IntegerAttr(found["lanes"]).value,
             reassociate=ir.BoolAttr(found["reassociate"]).value,
+            fold=ir.IntegerAttr(found["fold"]).value if "fold" in found else 0,
         )
     except (KeyError, ValueError) as error:
         raise CompileError(

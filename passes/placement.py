@@ -61,19 +61,15 @@ class Level:
         return contiguous_along(index, axis, self.steps.get(axis, 1))
 
 
-def top_levels(schedule: Schedule, axes: tuple[Axis, ...]) -> list[Level]:
-    """The levels of the output axes: the grid, then the serial loops, outermost first."""
+def top_level(schedule: Schedule, axes: tuple[Axis, ...], outer: tuple[Axis, ...] = ()) -> Level:
+    """The level around the serial loops: the grid, inside `outer` axes that are at one place."""
     rank = {a: 1000 if a.name == schedule.vector else i for i, a in enumerate(axes)}
-    serial = [next(a for a in axes if a.name == name) for name in schedule.order]
-    first = [a for a in axes if a not in serial]
-    tiles = {a: schedule.tile(a) for a in first}
-    levels = [Level(None, tiles, rank, {a: _step(schedule, a) for a in first})]
-    for axis in serial:
-        levels.append(levels[-1].inner(axis, schedule.tile(axis), _step(schedule, axis)))
-    return levels
+    first = [a for a in axes if a.name not in schedule.order]
+    tiles = {**dict.fromkeys(outer, 1), **{a: schedule.tile(a) for a in first}}
+    return Level(None, tiles, rank, {a: tile_step(schedule, a) for a in first})
 
 
-def _step(schedule: Schedule, axis: Axis) -> int:
+def tile_step(schedule: Schedule, axis: Axis) -> int:
     """The number that every tile's start is a multiple of: the tile, if it divides everything."""
     tile, block = schedule.tile(axis), schedule.block(axis)
     return tile if axis.size % tile == 0 and block % tile == 0 else 1

@@ -261,9 +261,7 @@ TABLE: list[Rule] = [
         "(x * c1) * c2 = x * (c1 * c2)",
         "reassociating",
         gain="one product instead of two",
-        rewrites=(
-            _where((x * Node.real(key, a)) * Node.real(key, b), x * Node.real(key, a * b)),
-        ),
+        rewrites=(_where((x * Node.real(key, a)) * Node.real(key, b), x * Node.real(key, a * b)),),
     ),
     Rule(
         "scale_exponent",

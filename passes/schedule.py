@@ -26,6 +26,7 @@ class Schedule:
     order: tuple[str, ...]  # serial loops, outermost first
     lanes: int  # elements of a vector; the tile of a reduction that is vectorised
     reassociate: bool = True  # whether a reduction may add up in another order than the index's
+    fold: int = 0  # if not 0, one loop over blocks of so many places runs all folds (see `stage`)
 
     def tile(self, axis: Axis) -> int:
         return dict(self.tiles).get(axis.name, 1)
@@ -45,11 +46,41 @@ def schedules(
     axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False
 ) -> Iterator[Schedule]:
     """The schedules that are worth looking at, generated from the kernel's shape."""
-    for found in dict.fromkeys(_all(axes, root, target)):
+    for found in dict.fromkeys(_all(axes, root, target, 4 * target.units)):
         yield replace(found, reassociate=not strict)
 
 
-def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
+def step_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
+    """The schedules of a step inside a program: its loops run over all of its axes."""
+    yield from dict.fromkeys(_all(axes, root, target, 1))
+
+
+def fold_schedules(
+    axes: tuple[Axis, ...], rows: frozenset[Axis], heavy: bool, target: Target
+) -> Iterator[Schedule]:
+    """The schedules of one loop that runs all folds of a kernel over an axis.
+
+    `rows` are the axes that the scores of its blocks depend on; they are `heavy` with sums of their
+    own inside. The last of the rows is cut into blocks, which share what a turn loads, and the axes
+    that are no rows are whole, so that no block is computed twice.
+    """
+    shared = [a for a in axes if a in rows and a.size > 1][-1:]
+    for block, fold in (
+        ((32, 64), (64, 64), (64, 128), (128, 128)) if heavy else ((1, 256), (1, 1024))
+    ):
+        blocks = {a: 1 if a in rows else a.size for a in axes}
+        blocks.update({a: min(a.size, block) for a in shared})
+        yield Schedule(
+            None,
+            tuple((a.name, 1) for a in axes),
+            tuple((a.name, blocks[a]) for a in axes),
+            (),
+            target.lanes(32),
+            fold=fold,
+        )
+
+
+def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:
     inside = [t for t in postorder([root]) if t.op in REDUCTIONS]
     lanes = target.lanes(max(8, root.dtype.bits))
     if target.is_gpu:
@@ -65,9 +96,7 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedul
             for rows in _row_choices(shared, registers, target):
                 for blocks in _block_choices(axes, vector, inside):
                     width = registers * lanes
-                    yield _scheduled(
-                        axes, inside, vector, blocks, lanes, rows, width, 4 * target.units
-                    )
+                    yield _scheduled(axes, inside, vector, blocks, lanes, rows, width, programs)
             whole = {a: a.size for a in axes}
             yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
 

@@ -10,6 +10,7 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from ..dialect import DTYPES, PRIMITIVES, DType
 from ..dialect.errors import CompileError
 from ..dialect.interpreter import convert
-from .index import Axis, Datum, Expr, substitute
+from .index import Axis, Datum, Expr, of_axis, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
@@ -29,7 +30,7 @@ FOLDS = (*REDUCTIONS, "roll")  # the ops that bind an axis
 
 class Term:
     """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, sum, max,
-    roll, cast, bitcast, select, div; `attr` is what the op needs besides `args`:
+    roll, cast, bitcast, select, div, larger; `attr` is what the op needs besides `args`:
 
     load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
     expression); const: its canonical text; sum, max, roll: the axis.
@@ -273,9 +274,12 @@ def bitcast(x: Term, dtype: DType) -> Term:
 
 
 def apply(op: str, *args: Term) -> Term:
-    """A unary or binary primitive, or `div`. Constants fold; commutative operands are ordered."""
-    if op == "div":
-        return _intern("div", args, None, args[0].dtype)
+    """A unary or binary primitive, `div` or `larger` (the maximum of two numbers).
+
+    Constants fold; commutative operands are ordered.
+    """
+    if op in ("div", "larger"):
+        return _intern(op, args, None, args[0].dtype)
     row = PRIMITIVES[op]
     kind = args[0].dtype
     result = DTYPES["bool"] if row.gives_bool else kind
@@ -361,9 +365,36 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
     return select(*args) if x.op == "select" else apply(x.op, *args)
 
 
-def postorder(roots: list[Term]) -> list[Term]:
-    """Every term below the roots once, children before parents."""
-    seen: set[Term] = set()
+def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None = None) -> Term:
+    """`root` with axes replaced by index expressions, and the terms in `known` by others.
+
+    A fold keeps its own axis, unless that is replaced by another axis of the same size.
+    """
+    made: dict[Term, Term] = dict(known or {})
+
+    def place(expr: Expr) -> Expr:
+        return substitute(expr, axes, lambda t: made[t])
+
+    for x in postorder([root], stop=made):
+        args = {c: made[c] for c in x.children}
+        if x.op == "load":
+            made[x] = load(x.attr[0], tuple(map(place, x.attr[1])), x.attr[2], x.dtype)
+        elif x.op == "table":
+            made[x] = _intern("table", (), (x.attr[0], place(x.attr[1])), x.dtype)
+        elif x.op in ("index", "nonneg"):
+            made[x] = index(place(x.attr), x.dtype) if x.op == "index" else nonneg(place(x.attr))
+        elif x.op in FOLDS and x.attr in axes:
+            axis = next(a for a in axes[x.attr].axes if of_axis(a) == axes[x.attr])
+            fresh = [args[a] for a in x.args]
+            made[x] = roll(axis, *fresh) if x.op == "roll" else reduction(x.op, axis, *fresh)
+        else:
+            made[x] = rebuild(x, args)
+    return made[root]
+
+
+def postorder(roots: list[Term], stop: Collection[Term] = ()) -> list[Term]:
+    """Every term below the roots once, children before parents; none of `stop` or below it."""
+    seen: set[Term] = set(stop)
     order: list[Term] = []
     stack = [(t, False) for t in reversed(roots)]
     while stack:
@@ -375,3 +406,33 @@ def postorder(roots: list[Term]) -> list[Term]:
             stack.append((x, True))
             stack.extend((c, False) for c in reversed(x.children))
     return order
+
+
+# --- rolling sums -------------------------------------------------------------------------------
+
+
+def plain(root: Term) -> Term:
+    """`root` with the sum that each `roll` in it stands for."""
+    made: dict[Term, Term] = {}
+    for x in postorder([root]):
+        made[x] = rebuild(x, made)
+        if x.op == "roll":
+            made[x] = unrolled(made[x])
+    return made[root]
+
+
+def rolled(root: Term) -> Term:
+    """The inverse of `plain`: every sum that has the form of a `roll` is one."""
+    made: dict[Term, Term] = {}
+    for x in postorder([root]):
+        y = made[x] = rebuild(x, made)
+        if y.op != "sum":
+            continue
+        body = y.args[0]
+        factors = [(body, constant(1, body.dtype))]
+        factors += [body.args, body.args[::-1]] if body.op == "mul" else []
+        for share, weight in factors:
+            if share.op == "exp2" and share.args[0].op == "add":
+                scores = [s for s in share.args[0].args if unrolled(roll(y.attr, s, weight)) is y]
+                made[x] = roll(y.attr, scores[0], weight) if scores else made[x]
+    return made[root]

@@ -29,15 +29,15 @@ from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient
-from .placement import Level, Walker, deep_recursion, top_levels
+from .placement import Level, Walker, deep_recursion, tile_step, top_level
 from .registry import register
-from .schedule import Schedule, schedules
+from .schedule import Schedule
+from .stage import OUTPUT, WIDE, Phase, Staged, Step, stage
 from .targets import Target, find_target
 from .terms import Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
 INT64 = DTYPES["int64"]
-ACCUMULATE = {"float16": "float32", "bfloat16": "float32"}
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def kernel_schedule(
     """The schedule in the function's attribute, or the cost model's best."""
     if SCHEDULE in function.attributes:
         return read_schedule(function.attributes[SCHEDULE], kernel.axes)
-    found = schedules(kernel.axes, kernel.term, target, strict)
-    return min(found, key=lambda s: cost.estimate(kernel.term, kernel.axes, s, target))
+    return cost.cheapest(terms.rolled(kernel.term), kernel.axes, target, strict)[1]
 
 
 def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
@@ -107,9 +106,9 @@ def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
         kernel = read_kernel(function)
         schedule = kernel_schedule(function, kernel, target, precision == "strict")
         module, block, arguments = _shell(kernel, schedule, target)
-        emitter = _Emitter(kernel, schedule, arguments, contract=precision == "fast")
+        program = _Program(kernel, schedule, arguments, target, contract=precision == "fast")
         with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
-            emitter.run(block, target)
+            program.run(block)
     return module
 
 
@@ -143,7 +142,8 @@ def _shell(
     if target.is_gpu:
         op = op.regions[0].blocks[0].operations[0]
     block = op.regions[0].blocks[0]
-    return module, block, {f"a{i}": block.arguments[i] for i in range(len(kinds))}
+    names = [*(f"a{i}" for i in range(len(kernel.inputs))), OUTPUT]
+    return module, block, dict(zip(names, block.arguments, strict=False))
 
 
 # --- emission -----------------------------------------------------------------------------------
@@ -157,6 +157,15 @@ def _add(x: ir.Value, offset: int) -> ir.Value:
     return arith.addi(x, _index(offset)) if offset else x
 
 
+def _expression(expr: Expr, origin: dict[Axis, ir.Value]) -> ir.Value:
+    """The value of an expression without quotients or data."""
+    total = _index(expr.constant)
+    for axis, c in expr.parts:
+        assert isinstance(axis, Axis)
+        total = arith.addi(total, arith.muli(origin[axis], _index(c)))
+    return total
+
+
 def _floor_divide(x: ir.Value, by: ir.Value, expr: Expr) -> ir.Value:
     """`x // by` for the value of an expression; towards minus infinity where it may be negative."""
     if expr.range[0] >= 0:
@@ -167,79 +176,149 @@ def _floor_divide(x: ir.Value, by: ir.Value, expr: Expr) -> ir.Value:
     return arith.select(below, arith.subi(quotient, one), quotient)
 
 
-class _Emitter(Walker):
-    """Emits the tile program at the current insertion point."""
+@dataclass
+class _Program:
+    """The grid, and what a program does: one store of the kernel's term, or the steps of a stage."""
 
-    def __init__(
-        self, kernel: KernelTerm, schedule: Schedule, arguments: dict[str, ir.Value], contract: bool
-    ):
-        super().__init__(schedule, kernel.axes)
-        self.kernel = kernel
-        self.arguments = arguments
-        self.output = arguments[f"a{len(kernel.inputs)}"]
-        self.contract = contract
+    kernel: KernelTerm
+    schedule: Schedule
+    arguments: dict[str, ir.Value]
+    target: Target
+    contract: bool
 
-    def run(self, block: ir.Block, target: Target) -> None:
-        """The grid, the serial loops, and the store."""
-        if target.is_gpu:
-            program = _gpu_program(target.block)
-            limit = _index(self.schedule.programs(self.axes))
+    def run(self, block: ir.Block) -> None:
+        """Emit the function's body."""
+        if self.target.is_gpu:
+            program = _gpu_program(self.target.block)
+            limit = _index(self.schedule.programs(self.kernel.axes))
             inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, program, limit))
             with ir.InsertionPoint(inside.then_block):
-                self._program(program)
+                self._store(program)
                 scf.YieldOp([])
             return
-        begin, end = (
-            block.arguments[len(block.arguments) - 2],
-            block.arguments[len(block.arguments) - 1],
-        )
+        begin, end = list(block.arguments)[-2:]
+        staged = self._staged() if self.schedule.fold else None
         loop = scf.ForOp(begin, end, _index(1))
         with ir.InsertionPoint(loop.body):
-            self._program(loop.induction_variable)
+            if staged is None:
+                self._store(loop.induction_variable)
+            else:
+                self._steps(staged, loop.induction_variable)
             scf.YieldOp([])
 
-    def _program(self, program: ir.Value) -> None:
-        levels = top_levels(self.schedule, self.axes)
-        origins = self._block_origins(program)
-        first = [a for a in self.axes if a.name not in self.schedule.order]
-        levels[0].data["origin"] = {a: origins[a] for a in first}
-        self._serial(levels, 0, origins)
+    def _store(self, program: ir.Value) -> None:
+        axes = self.kernel.axes
+        index = tuple(Expr(0, ((a, 1),)) if a.size != 1 else Expr(0) for a in axes)
+        step = Step(OUTPUT, index, axes, self.kernel.term, self.schedule)
+        _Emitter(step, self.arguments, self.contract).run((), self._starts(program))
 
-    def _block_origins(self, program: ir.Value) -> dict[Axis, ir.Value]:
+    def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
         """Where this program's block starts along each axis; the last one ends at the edge."""
-        origins: dict[Axis, ir.Value] = {}
-        for axis in reversed(self.axes):
+        starts: dict[Axis, ir.Value] = {}
+        for axis in reversed(self.kernel.axes):
             block = self.schedule.block(axis)
             count = -(-axis.size // block)
             if count == 1:
-                origins[axis] = _index(0)
+                starts[axis] = _index(0)
                 continue
             number = arith.remui(program, _index(count))
             program = arith.divui(program, _index(count))
             start = arith.muli(number, _index(block)) if block > 1 else number
             if axis.size % block:
                 start = arith.minui(start, _index(axis.size - block))
-            origins[axis] = start
-        return origins
+            starts[axis] = start
+        return starts
 
-    def _serial(self, levels: list[Level], depth: int, origins: dict[Axis, ir.Value]) -> None:
+    def _staged(self) -> Staged:
+        """The steps, with their local buffers allocated."""
+        term, axes = terms.rolled(self.kernel.term), self.kernel.axes
+        staged = stage(
+            term, axes, self.schedule, lambda a, t: cost.step_schedule(a, t, self.target)
+        )
+        for name, (shape, dtype) in staged.buffers.items():
+            kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
+            self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
+        return staged
+
+    def _steps(self, staged: Staged, program: ir.Value) -> None:
+        starts = {a.name: start for a, start in self._starts(program).items()}
+        outer = {a: starts[a.name] for a in staged.outer}
+        for phase in staged.phases:
+            if phase.axis is None:
+                self._phase(phase, outer)
+                continue
+            low, high = _index(phase.start), _index(phase.stop)
+            if phase.low is not None:  # blocks begin at multiples of the step
+                first = arith.maxsi(_expression(phase.low, outer), low)
+                by = _index(phase.step)
+                low = arith.muli(arith.divui(first, by), by)
+            if phase.high is not None:
+                high = arith.minsi(_expression(phase.high, outer), high)
+            loop = scf.ForOp(low, high, _index(phase.step))
+            with ir.InsertionPoint(loop.body):
+                self._phase(phase, {**outer, phase.axis: loop.induction_variable})
+                scf.YieldOp([])
+
+    def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
+        for step in phase.steps:
+            starts = {a: _index(0) for a in step.axes}
+            _Emitter(step, self.arguments, self.contract).run(tuple(outer), {**outer, **starts})
+
+
+class _Emitter(Walker):
+    """Emits the loops of one step at the current insertion point."""
+
+    def __init__(self, step: Step, arguments: dict[str, ir.Value], contract: bool):
+        super().__init__(step.schedule, step.axes)
+        self.step = step
+        self.arguments = arguments
+        self.output = arguments[step.buffer]
+        self.contract = contract
+
+    def run(self, outer: tuple[Axis, ...], starts: dict[Axis, ir.Value]) -> None:
+        """The serial loops, and the store in the innermost; `outer` axes are bound outside."""
+        level = top_level(self.schedule, self.axes, outer)
+        first = {a: start for a, start in starts.items() if a in level.tiles}
+        level.data["origin"] = first
+        self._serial(level, 0, starts)
+
+    def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
         """The serial loops from `depth` on; in the innermost, the value and its store."""
-        level = levels[depth]
-        if depth == len(levels) - 1:
-            self._store(self.value(self.kernel.term, level), level)
+        if depth == len(self.schedule.order):
+            self._store(self.value(self.step.term, level), level)
             return
         axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
         block, step = self.schedule.block(axis), self.schedule.tile(axis)
-        loop = scf.ForOp(_index(0), _index(block), _index(step))
-        inner = levels[depth + 1]
+        rest = block % step
+        if rest and self.step.buffer == OUTPUT:  # the last tile is moved back to end at the edge
+            self._loop(level, depth, starts, axis, (0, block, step), block - step)
+            return
+        self._loop(level, depth, starts, axis, (0, block - rest, step), None)
+        if rest:  # a local buffer may be read where it is written: no element twice
+            self._loop(level, depth, starts, axis, (block - rest, block, rest), None)
+
+    def _loop(
+        self,
+        level: Level,
+        depth: int,
+        starts: dict[Axis, ir.Value],
+        axis: Axis,
+        span: tuple[int, int, int],
+        last: int | None,
+    ) -> None:
+        """One serial loop over tiles; a tile starts at `last` at the latest."""
+        begin, end, step = span
+        loop = scf.ForOp(_index(begin), _index(end), _index(step))
+        aligned = tile_step(self.schedule, axis) if step == self.schedule.tile(axis) else 1
+        inner = level.inner(axis, step, aligned)
         inner.data["loop"] = loop
         with ir.InsertionPoint(loop.body):
             start = loop.induction_variable
-            if block % step:
-                start = arith.minui(start, _index(block - step))
-            start = arith.addi(origins[axis], start)
+            if last is not None:
+                start = arith.minui(start, _index(last))
+            start = arith.addi(starts[axis], start)
             inner.data["origin"] = {**level.data["origin"], axis: start}
-            self._serial(levels, depth + 1, origins)
+            self._serial(inner, depth + 1, starts)
             scf.YieldOp([])
 
     def make(self, term: Term, home: Level, level: Level) -> Any:
@@ -272,7 +351,7 @@ class _Emitter(Walker):
         if term.op == "bitcast":
             return expand.bitcast(values[0], kind, term.dtype.name)
         return expand.emit(
-            term.op,
+            {"larger": "max"}.get(term.op, term.op),
             values,
             term.dtype.name if term.op == "select" else kind,
             contract=self.contract,
@@ -358,13 +437,12 @@ class _Emitter(Walker):
         return expand.cast(value, "int8", "bool") if dtype.kind == "bool" else value
 
     def _store(self, value: ir.Value, level: Level) -> None:
-        term = self.kernel.term
+        term, index = self.step.term, self.step.index
         if term.dtype.kind == "bool":
             value = expand.cast(value, "bool", "int8")
         dims = level.shape(frozenset(self.axes))
         value = self._spread(value, level.shape(term.axes), dims, level)
-        shape = tuple(a.size for a in self.axes)
-        index = tuple(Expr(0, ((a, 1),)) if a.size != 1 else Expr(0) for a in self.axes)
+        shape = tuple(ir.MemRefType(self.output.type).shape)
         place = _Place(self, index, shape, {}, level)
         if not dims:
             memref.store(value, self.output, place.at({}))
@@ -448,11 +526,7 @@ class _Emitter(Walker):
 
     def _kind(self, term: Term) -> str:
         """The dtype of an accumulator: sums of 16-bit floats are kept in float32."""
-        return (
-            ACCUMULATE.get(term.dtype.name, term.dtype.name)
-            if term.op == "sum"
-            else term.dtype.name
-        )
+        return WIDE.get(term.dtype.name, term.dtype.name) if term.op == "sum" else term.dtype.name
 
     def _combine(self, term: Term, values: list[ir.Value]) -> ir.Value:
         name = "add" if term.op == "sum" else "max"

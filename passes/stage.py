@@ -1,0 +1,369 @@
+"""Staged programs: one loop over blocks of an axis runs every fold over that axis.
+
+In: a kernel's term whose schedule says `fold`. Out: a program's steps. Each step is a small kernel
+in itself: it stores a term at every point of a block, into a local buffer or into the output.
+
+    roll(j, s[i, j], v[j, e])    for each block of j:   S[i, j] = s        N[i] = larger(M, max(j, S))
+                                     P[i, j] = exp2(S - N)                 B[i] = exp2(M - N); M = N
+                                     A[i, e] = A * B + sum(j, P * v)
+
+The running maximum M starts at -inf, and so long as it is -inf the differences are taken from 0:
+each P is exp2(-inf) = 0 then. A row whose maximum stays -inf is NaN, as -inf - -inf is.
+
+Blocks in which every score is -inf are passed over, where a condition on positions says so. (A
+weight that is infinite or NaN there makes the plain sum NaN, and not this one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ..dialect import DTYPES, DType
+from . import terms
+from .index import Axis, Expr, of_axis, substitute
+from .schedule import Schedule
+from .terms import FOLDS, Term, postorder
+
+Choose = Callable[[tuple[Axis, ...], Term], Schedule]  # how a step runs
+OUTPUT = "out"
+WIDE = {"float16": "float32", "bfloat16": "float32"}  # what sums of a dtype are kept in
+
+
+@dataclass(frozen=True)
+class Step:
+    """It stores `term` at every point of `axes` into `buffer`, at `index`."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+    term: Term
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that run for each block of an axis from `start` up to `stop`; once, if there is none.
+
+    Blocks below `low` or from `high` on, two functions of the program's place, change nothing.
+    """
+
+    steps: tuple[Step, ...]
+    axis: Axis | None = None
+    start: int = 0
+    stop: int = 1
+    step: int = 1
+    low: Expr | None = None
+    high: Expr | None = None
+
+    @property
+    def turns(self) -> float:
+        """How often the steps run, on average over the programs."""
+        ends = [self.start, self.stop]
+        if self.low is not None:
+            ends[0] = sum(min(max(n, self.start), self.stop) for n in self.low.range) / 2
+        if self.high is not None:
+            ends[1] = sum(min(max(n, self.start), self.stop) for n in self.high.range) / 2
+        return max(1.0, (ends[1] - ends[0]) / self.step)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a program does: the axes that place it, its local buffers, its phases in order."""
+
+    outer: tuple[Axis, ...]
+    buffers: dict[str, tuple[tuple[int, ...], DType]]
+    phases: tuple[Phase, ...]
+
+
+def fold_axis(root: Term) -> Axis | None:
+    """The axis of the rolling sums in a term; None if there are none, or none that can be staged."""
+    rolls = [t for t in postorder([root]) if t.op == "roll"]
+    if not rolls or any(t.dtype.bits == 16 or t.attr != rolls[0].attr for t in rolls):
+        return None
+    folds = [t for t in postorder([root]) if t.op in FOLDS and t.attr == rolls[0].attr]
+    inner = {t.attr for t in postorder([root]) if t.op in FOLDS}
+    return rolls[0].attr if all(not t.axes & inner for t in folds) else None
+
+
+def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose) -> Staged:
+    """The steps of a kernel that stores `root` at every point of `axes`."""
+    return _Stager(root, axes, schedule, choose).run()
+
+
+@dataclass
+class _Turn:
+    """One block of the folded axis: where it lies, and the steps so far."""
+
+    place: Expr
+    axis: Axis
+    steps: list[Step] = field(default_factory=list)
+
+
+class _Stager:
+    def __init__(self, root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose):
+        self.root, self.axes, self.schedule, self.choose = root, axes, schedule, choose
+        axis = fold_axis(root)
+        assert axis is not None
+        self.axis = axis
+        self.buffers: dict[str, tuple[tuple[int, ...], DType]] = {}
+        self.outer: list[Axis] = []
+        self.inner: dict[Axis, Axis] = {}
+        self.places: dict[Axis, Expr] = {}
+        for a in axes:
+            self._cut(a, schedule.block(a))
+        self.first: list[Step] = []  # what is stored before a loop
+        self.states: dict[Term, tuple[Term, ...]] = {}  # the local buffers of a fold, or of a score
+        self.finished: dict[Term, Term] = {}
+
+    def _cut(self, axis: Axis, block: int) -> None:
+        place = Expr(0)
+        if block < axis.size:
+            start = Axis(axis.name, axis.size - block + 1)
+            self.outer.append(start)
+            place = of_axis(start)
+        if block > 1:
+            self.inner[axis] = Axis(f"{axis.name}i", block)
+            place = place + of_axis(self.inner[axis])
+        self.places[axis] = place
+
+    def run(self) -> Staged:
+        folds = [t for t in postorder([self.root]) if t.op in FOLDS and t.attr == self.axis]
+        depth: dict[Term, int] = {}
+        for f in folds:  # a fold that reads another's finished value needs a loop of its own
+            below = [depth[t] for t in postorder(list(f.args)) if t in depth]
+            depth[f] = 1 + max(below, default=0)
+        phases: list[Phase] = []
+        for level in sorted(set(depth.values())):
+            group = [f for f in folds if depth[f] == level]
+            self.first = []
+            loops = list(self._loops(group))
+            phases += [Phase(tuple(self.first)), *loops]
+            for f in group:
+                self.finished[f] = self._result(f)
+        value = terms.at(self.root, self.places, self.finished)
+        index = tuple(self.places[a] for a in self.axes)
+        step = self._step(OUTPUT, index, tuple(self.inner.values()), value)
+        return Staged(tuple(self.outer), self.buffers, (*phases, Phase((step,))))
+
+    def _loops(self, group: list[Term]) -> Iterator[Phase]:
+        """The whole blocks of the axis, then the rest of it."""
+        size = min(self.schedule.fold, self.axis.size)
+        end = self.axis.size // size * size
+        low, high = _reach(group, self.axis, self._bound)
+        if end > size:
+            outer = Axis(f"{self.axis.name}o", end - size + 1)
+            inner = Axis(f"{self.axis.name}i", size)
+            steps = self._turn(group, of_axis(outer) + of_axis(inner), inner)
+            yield Phase(steps, outer, 0, end, size, low, high)
+        else:
+            inner = Axis(f"{self.axis.name}i", size)
+            yield Phase(self._turn(group, of_axis(inner), inner))
+        if self.axis.size > end:
+            inner = Axis(f"{self.axis.name}i", self.axis.size - end)
+            yield Phase(self._turn(group, of_axis(inner) + end, inner))
+
+    def _bound(self, expr: Expr) -> Expr:
+        """The largest value of an expression in this program, by the program's place."""
+        ends: dict[Axis, Expr] = {}
+        for a, place in self.places.items():
+            last = self.inner[a].size - 1 if a in self.inner else 0
+            grows = (expr.coefficient(a) or 0) > 0
+            start = {self.inner[a]: Expr(last if grows else 0)} if a in self.inner else {}
+            ends[a] = substitute(place, start)
+        return substitute(expr, ends)
+
+    # --- one turn -----------------------------------------------------------------------------
+
+    def _turn(self, group: list[Term], place: Expr, axis: Axis) -> tuple[Step, ...]:
+        turn = _Turn(place, axis)
+        places = {**self.places, self.axis: place}
+        known = dict(self.finished)
+        shares: dict[Term, Term] = {}
+        for score in dict.fromkeys(f.args[0] for f in group if f.op == "roll"):
+            known[score] = self._store(turn, terms.at(score, places, known))
+            others = [x for f in group for x in f.args if x is not score]
+            shares[score] = self._shift(turn, score, known[score], score in postorder(others))
+        scores = shares.keys()
+        for f in group:  # what is folded over other axes is computed once for the block
+            for part in _heavy(list(f.args), self.axis, known):
+                known[part] = self._store(turn, terms.at(part, places, known))
+        for f in group:
+            if f.op == "max" and f.args[0] in scores:
+                continue
+            body = terms.at(f.args[-1], places, known)
+            if f.op == "roll":
+                total, scale = self._state(f)[0], self.states[f.args[0]][2]
+                share = terms.apply("mul", shares[f.args[0]], body)
+                kept = terms.apply("mul", total, scale)
+                new = terms.apply("add", kept, terms.reduction("sum", turn.axis, share))
+            else:
+                total = self._state(f)[0]
+                new = terms.reduction(f.op, turn.axis, terms.cast(body, total.dtype))
+                new = terms.apply("add" if f.op == "sum" else "larger", total, new)
+            self._assign(turn.steps, total, new)
+        return tuple(turn.steps)
+
+    def _shift(self, turn: _Turn, score: Term, block: Term, again: bool) -> Term:
+        """Move the running maximum of a score; exp2(score - maximum) for the block.
+
+        That takes the score's place, unless the score itself is read again.
+        """
+        top, new, scale = self._score_state(score)
+        lowest = terms.constant(float("-inf"), score.dtype)
+        highest = terms.apply("larger", top, terms.reduction("max", turn.axis, block))
+        self._assign(turn.steps, new, highest)
+        is_set = terms.apply("less_than", lowest, new)
+        base = terms.select(is_set, new, terms.constant(0, score.dtype))
+
+        def power(x: Term) -> Term:
+            below = terms.apply("mul", base, terms.constant(-1, base.dtype))
+            return terms.apply("exp2", terms.apply("add", x, below))
+
+        share = self._local(score.axes, score.dtype, turn.axis) if again else block
+        self._assign(turn.steps, share, power(block))
+        self._assign(turn.steps, scale, power(top))
+        self._assign(turn.steps, top, new)
+        return share
+
+    def _result(self, fold: Term) -> Term:
+        """The value of a fold after its loop."""
+        if fold in self.states:
+            total = self.states[fold][0]
+            if fold.op != "roll":
+                return terms.cast(total, fold.dtype)
+            top = self.states[fold.args[0]][0]
+            is_set = terms.apply("less_than", terms.constant(float("-inf"), top.dtype), top)
+            return terms.select(is_set, total, terms.constant(float("nan"), total.dtype))
+        return self.states[fold.args[0]][0]  # the maximum of a score
+
+    # --- local buffers ------------------------------------------------------------------------
+
+    def _state(self, fold: Term) -> tuple[Term, ...]:
+        """The accumulator of a fold."""
+        if fold not in self.states:
+            wide = (
+                WIDE.get(fold.dtype.name, fold.dtype.name) if fold.op == "sum" else fold.dtype.name
+            )
+            total = self._local(fold.axes, DTYPES[wide])
+            neutral = terms.identity("max" if fold.op == "max" else "sum", fold.dtype)
+            self._assign(self.first, total, terms.constant(neutral, total.dtype))
+            self.states[fold] = (total,)
+        return self.states[fold]
+
+    def _score_state(self, score: Term) -> tuple[Term, ...]:
+        """The maximum of a score so far, the one with this block, and the factor between them."""
+        if score not in self.states:
+            kept = [self._local(score.axes - {self.axis}, score.dtype) for _ in range(3)]
+            self._assign(self.first, kept[0], terms.constant(float("-inf"), score.dtype))
+            self.states[score] = tuple(kept)
+        return self.states[score]
+
+    def _local(self, axes: frozenset[Axis], dtype: DType, *more: Axis) -> Term:
+        """A load from a new local buffer over the blocks of these axes."""
+        dims = (*(self.inner[a] for a in self.axes if a in axes and a in self.inner), *more)
+        name, shape = f"%{len(self.buffers)}", tuple(a.size for a in dims)
+        self.buffers[name] = (shape, dtype)
+        return terms.load(name, tuple(map(of_axis, dims)), shape, dtype)
+
+    def _store(self, turn: _Turn, value: Term) -> Term:
+        """Put a value of the block into a local buffer, its operands packed before."""
+        packed = {
+            load: self._pack(turn, load, axis)
+            for load, axis in _across(value, turn.axis, set(self.inner.values()))
+        }
+        axes = frozenset(a for a, i in self.inner.items() if i in value.axes)
+        local = self._local(axes, value.dtype, turn.axis)
+        self._assign(turn.steps, local, terms.at(value, {}, packed))
+        return local
+
+    def _pack(self, turn: _Turn, load: Term, axis: Axis) -> Term:
+        """A copy of what a turn loads, so that neighbours along the turn's axis are neighbours."""
+        local = self._local(frozenset(), load.dtype, axis, turn.axis)
+        self._assign(turn.steps, local, load)
+        return local
+
+    def _assign(self, steps: list[Step], local: Term, value: Term) -> None:
+        name, index, _ = local.attr
+        axes = tuple(a for expr in index for a in expr.axes)
+        steps.append(self._step(name, index, axes, value))
+
+    def _step(
+        self, buffer: str, index: tuple[Expr, ...], axes: tuple[Axis, ...], term: Term
+    ) -> Step:
+        return Step(buffer, index, axes, term, self.choose(axes, term))
+
+
+def _heavy(roots: list[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:
+    """The outermost folds over other axes that depend on this one."""
+    found: dict[Term, None] = {}
+    stack, seen = list(roots), set(known)
+    while stack:
+        x = stack.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        if x.op in FOLDS and axis in x.axes:
+            found[x] = None
+        else:
+            stack.extend(x.children)
+    return list(found)
+
+
+def _across(value: Term, axis: Axis, rows: set[Axis]) -> list[tuple[Term, Axis]]:
+    """Loads inside a sum that lie along the summed axis, not along `axis`, and serve all rows."""
+    found = []
+    for x in postorder([value]):
+        if x.op != "load" or axis not in x.axes or x.axes & rows or not value.axes & rows:
+            continue
+        last = x.attr[1][-1]
+        along = [a for a in last.axes if a != axis and a not in value.axes]
+        if len(along) == 1 and last.coefficient(along[0]) == 1 and axis not in last.axes:
+            found.append((x, along[0]))
+    return found
+
+
+# --- blocks that change nothing -----------------------------------------------------------------
+
+
+def _reach(
+    group: list[Term], axis: Axis, bound: Callable[[Expr], Expr]
+) -> tuple[Expr | None, Expr | None]:
+    """From where and up to where along the axis some fold of the group may change."""
+    lows: list[Expr | None] = []
+    highs: list[Expr | None] = []
+    for f in group:
+        neutral = terms.identity("sum" if f.op == "sum" else "max", f.args[0].dtype)
+        low = high = None
+        for expr in _conditions(f.args[0], neutral):
+            factor = expr.coefficient(axis)
+            if factor not in (1, -1) or any(not isinstance(a, Axis) for a, _ in expr.parts):
+                continue
+            rest = bound(substitute(expr, {axis: Expr(0)}))
+            if factor == 1:  # axis + rest >= 0
+                low = rest * -1
+            else:
+                high = rest + 1
+        lows.append(low)
+        highs.append(high)
+    same = [ends[0] if all(e == ends[0] for e in ends) else None for ends in (lows, highs)]
+    return same[0], same[1]
+
+
+def _conditions(value: Term, neutral: float) -> list[Expr]:
+    """Expressions that are below 0 only where a value is the neutral element of its fold."""
+    if value.op == "select" and value.args[2].op == "const" and value.args[2].value == neutral:
+        return _needs(value.args[0]) + _conditions(value.args[1], neutral)
+    if value.op == "mul" and neutral == float("-inf"):
+        scales = [a.op == "const" and 0 < a.value < float("inf") for a in value.args]
+        return _conditions(value.args[scales.index(True) - 1], neutral) if any(scales) else []
+    if value.op == "add" and neutral == float("-inf"):
+        return [e for a in value.args for e in _conditions(a, neutral)]
+    return []
+
+
+def _needs(condition: Term) -> list[Expr]:
+    """Expressions that are all 0 or more where a condition holds."""
+    if condition.op == "nonneg":
+        return [condition.attr]
+    return [e for a in condition.args for e in _needs(a)] if condition.op == "mul" else []
