@@ -200,9 +200,9 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     wide, kind = _wide_float("logsumexp", x)
     axes = normal_axes("logsumexp", axis, wide.ndim)
     top = fold("max_reduce", wide, axes)
-    shift = where((-inf < top) & (top < inf), top, 0.0)
-    total = fold("sum_reduce", exp_fast(wide - movement.along(shift, wide.shape, axes)), axes)
-    return _kept(log(total) + shift, axes, keepdims).astype(kind)
+    total = fold("sum_reduce", exp_fast(wide - movement.along(top, wide.shape, axes)), axes)
+    finite = (-inf < top) & (top < inf)
+    return _kept(where(finite, log(total) + top, top), axes, keepdims).astype(kind)
 
 
 # --- positions ----------------------------------------------------------------------------------

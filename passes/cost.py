@@ -9,6 +9,7 @@ measurement decides.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -72,6 +73,34 @@ def cheapest(
     return min(priced, key=lambda pair: pair[0])
 
 
+def at_least(term: Term, axes: tuple[Axis, ...], target: Target) -> float:
+    """Seconds that no schedule of a kernel falls below: every part once for each of its points."""
+    instructions = 0.0
+    touched: dict[tuple, float] = {}
+    for t in postorder([term]):
+        if t.op == "load":
+            touched[t.attr[0], t.attr[1]] = _reached(t) * t.dtype.bytes
+        elif t.op in FOLDS:
+            around = t.axes.union(t.args[0].axes, {t.attr})
+            instructions += 0.2 * prod(a.size for a in around)
+        else:
+            instructions += INSTRUCTIONS[t.op] * prod(a.size for a in t.axes)
+    computing = instructions / (target.lanes(32) * target.rate * target.units)
+    moved = sum(touched.values()) + prod(a.size for a in axes) * term.dtype.bytes
+    return target.launch / 10 + max(computing, moved / target.bandwidth)
+
+
+def _reached(load: Term) -> float:
+    """How many elements of a buffer a load reads at all of its points."""
+    _, index, shape = load.attr
+    total = 1.0
+    for expr, size in zip(index, shape, strict=True):
+        low, high = expr.range
+        total *= max(1, min(size, high - low + 1)) if not expr.data else size
+    return total
+
+
+@lru_cache(4096)
 def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedule:
     """The schedule of least predicted time for a step inside a program."""
 
@@ -160,15 +189,16 @@ class _Counter(Walker):
 
     def _load(self, term: Term, level: Level) -> None:
         _, index, shape = term.attr
-        reached = 1.0
-        for expr, size in zip(index, shape, strict=True):
-            low, high = expr.range
-            reached *= max(1, min(size, high - low + 1)) if not expr.data else size
         key = (term.attr[0], index)
-        if key not in self.touched and not term.attr[0].startswith("%"):
-            self.touched[key] = reached * term.dtype.bytes
-            spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
-            self.fetched += prod(spans) * term.dtype.bytes
+        spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
+        span = prod(spans) * term.dtype.bytes
+        if term.attr[0].startswith("%"):
+            pass  # a local buffer
+        elif key not in self.touched:
+            self.touched[key] = _reached(term) * term.dtype.bytes
+            self.fetched += span
+        elif span > self.target.near:  # it has not stayed
+            self.fetched += span
         wide = level.shape(term.axes)
         if not wide:
             price = BROADCAST_LOAD

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import egglog as eg
 
-from ..dialect import DTYPES
+from ..dialect import DTYPES, DType
 from . import rules, terms
 from .index import Axis
 from .terms import Term
 
+T = TypeVar("T")
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 BINARY = ("mod", "less_than", "div")
 
@@ -72,6 +74,47 @@ class Saturated:
     classes: dict[str, list[ENode]]
     class_of: dict[Term, str]
     report: dict = field(default_factory=dict)
+
+    def follow(self, start: T, step: Callable[[ENode, list[T]], T], join: Callable[[T, T], T]) -> dict[str, T]:
+        """A value for every class: `step` gives a node's from its children's, `join` combines those
+        of a class's nodes, until nothing changes. Nodes on a cycle begin with `start`."""
+        found = dict.fromkeys(self.classes, start)
+        changed = True
+        while changed:
+            changed = False
+            for where, nodes in self.classes.items():
+                new = found[where]
+                for node in nodes:
+                    new = join(new, step(node, [found[c] for c in node.children]))
+                changed |= new != found[where]
+                found[where] = new
+        return found
+
+    def axes(self) -> dict[str, frozenset[Axis] | None]:
+        """The axes that each class depends on."""
+
+        def of_node(node: ENode, below: list[frozenset[Axis] | None]) -> frozenset[Axis] | None:
+            if None in below:
+                return None
+            axes = node.template.axes if node.template is not None else frozenset()
+            axes = axes.union(*(b for b in below if b is not None))
+            return axes - {node.attr} if isinstance(node.attr, Axis) else axes
+
+        def both(a: frozenset[Axis] | None, b: frozenset[Axis] | None) -> frozenset[Axis] | None:
+            return b if a is None else a if b is None else a & b
+
+        return self.follow(None, of_node, both)
+
+    def dtypes(self) -> dict[str, DType | None]:
+        """The dtype of each class."""
+
+        def of_node(node: ENode, below: list[DType | None]) -> DType | None:
+            if node.template is not None:
+                return node.template.dtype
+            named = {"less_than": "bool"}.get(node.op, node.attr)
+            return DTYPES[named] if isinstance(named, str) else below[-1]
+
+        return self.follow(None, of_node, lambda a, b: a or b)
 
 
 def saturate(

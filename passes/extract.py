@@ -8,33 +8,84 @@ predicted time falls. The same input gives the same result in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import TypeVar
 
+from ..dialect import DType
 from ..dialect.errors import CompileError
-from . import cost
+from . import cost, terms
 from .cost import INSTRUCTIONS
+from .decompose import axis_order
 from .egraph import ENode, Saturated
-from .index import Axis
+from .index import Axis, of_axis
 from .placement import contiguous_along, deep_recursion
 from .schedule import Schedule
 from .targets import Target
-from .terms import FOLDS, REDUCTIONS, Term, postorder
+from .terms import FOLDS, Term, postorder
 
 INFINITE = float("inf")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A value that may be a buffer: its name, axes and term, and the values that read it."""
+    """A value that may be a buffer: its name and axes, the class of the e-graph that computes it,
+    and the values that read it."""
 
     name: str
     axes: tuple[Axis, ...]
-    term: Term
-    users: tuple[str, ...]
+    where: str
+    dtype: DType
+    users: tuple[str, ...] = ()
+    folds: bool = False  # a reduction is the last thing that is done
     free: bool = False  # computed from weights alone, before any call
+
+
+def derived_candidates(
+    graph: Saturated, values: dict[str, Candidate], free: frozenset[str], largest: int
+) -> dict[str, Candidate]:
+    """The values, and the reductions that only the e-graph knows, each before those that need it.
+
+    A class with a reduction and no load of a buffer gets a buffer over its axes, and its load.
+    """
+    axes, dtypes = graph.axes(), graph.dtypes()
+    early = graph.follow(False, lambda n, below: _is_early(n, below, free), lambda a, b: a or b)
+    found: dict[str, Candidate] = {}
+    seen: set[str] = set()
+
+    def visit(where: str) -> None:
+        if where in seen:
+            return
+        seen.add(where)
+        for node in graph.classes[where]:
+            for child in node.children:
+                visit(child)
+        loaded = any(n.template is not None and n.template.op == "load" for n in graph.classes[where])
+        kinds = [n for n in graph.classes[where] if n.op in BINDERS]
+        over = axes[where]
+        if loaded or not kinds or not over or prod(a.size for a in over) > largest:
+            return
+        name, order = f"w{len(found)}", axis_order(over)
+        dtype = dtypes[where]
+        assert dtype is not None
+        found[name] = Candidate(name, order, where, dtype, free=early[where], folds=True)
+        place, shape = tuple(map(of_axis, order)), tuple(a.size for a in order)
+        graph.classes[where].append(ENode("leaf", (), terms.load(name, place, shape, dtype)))
+
+    with deep_recursion():
+        for name, value in values.items():
+            visit(value.where)
+            found[name] = value
+    return found
+
+
+def _is_early(node: ENode, below: list[bool], free: frozenset[str]) -> bool:
+    """Whether a node is computed from weights alone."""
+    if node.template is not None and node.template.op == "load":
+        return node.template.attr[0] in free and all(below)
+    return all(below)
 
 
 @dataclass(frozen=True)
@@ -51,7 +102,31 @@ class Chosen:
     @cached_property
     def reads(self) -> list[str]:
         """The buffers that it loads, in order of first use."""
-        return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
+        return _loaded(self.term)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Terms that compute a value over `axes`, and seconds that none of them falls below."""
+
+    terms: tuple[Term, ...]
+    axes: tuple[Axis, ...]
+    seconds: float
+    free: bool
+    key: tuple[str, int]
+
+    @cached_property
+    def reads(self) -> list[str]:
+        """The buffers that the most promising one loads."""
+        return _loaded(self.terms[0])
+
+
+def _loaded(term: Term) -> list[str]:
+    """The buffers that a term loads, in order of first use."""
+    return list(dict.fromkeys(t.attr[0] for t in postorder([term]) if t.op == "load"))
+
+
+K = TypeVar("K", bound=Chosen | _Terms)
 
 
 @dataclass
@@ -67,6 +142,7 @@ class Extractor:
     budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
     tried: int = 0
     looked: int = 0
+    _choices: dict[tuple[str, int], _Terms] = field(default_factory=dict)
     _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
     _scheduled: dict[tuple, tuple[float, Schedule]] = field(default_factory=dict)
     _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
@@ -83,7 +159,7 @@ class Extractor:
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
         free = {name: bit for name, bit in self._bit.items() if self.candidates[name].free}
         self._free = sum(free.values())
-        self._folded = sum(b for n, b in free.items() if self.candidates[n].term.op in REDUCTIONS)
+        self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
 
     def run(self) -> list[Chosen]:
         """The kernels of the best set found, producers before consumers."""
@@ -95,14 +171,14 @@ class Extractor:
         start = (
             set(self.outputs)
             | free
-            | {c.name for c in self.candidates.values() if c.term.op in REDUCTIONS}
+            | {c.name for c in self.candidates.values() if c.folds and c.users}
         )
         best, kept = self._total(start), start
         improved = True
         while improved:
             improved = False
             for move in self._moves(kept, free):
-                seconds = self._total(move)
+                seconds = self._total(move, best)
                 if seconds < best * (1 - 1e-6):
                     best, kept, improved = seconds, move, True
                 if self.looked > self.budget:
@@ -159,44 +235,46 @@ class Extractor:
 
     # --- the cost of a set --------------------------------------------------------------------
 
-    def _total(self, kept: set[str]) -> float:
+    def _total(self, kept: set[str], limit: float = INFINITE) -> float:
+        """The seconds of a set; not exact where they cannot be below the limit."""
         self.tried += 1
-        return sum(k.seconds for k in self._kernels_of(kept) if not k.free)
+        while True:
+            parts = self._needed(kept, self._known)
+            total = sum(p.seconds for p in parts if not p.free)
+            open_ = [p for p in parts if isinstance(p, _Terms) and not p.free]
+            if total >= limit or not open_:
+                return total
+            self._kernel(*max(open_, key=lambda p: p.seconds).key)
 
-    def _kernels_of(self, kept: set[str]) -> list[Chosen]:
-        made: dict[str, Chosen] = {}
+    def _known(self, name: str, mask: int) -> Chosen | _Terms:
+        """A kernel, or so long as it has no schedule what is known of it."""
+        return self._kernels.get((name, mask)) or self._terms(name, mask)
+
+    def _needed(self, kept: set[str], make: Callable[[str, int], K]) -> list[K]:
+        """What `make` gives for each kernel that the outputs need, producers before consumers."""
+        # a value may be read by those after it only: two equal values never wait for each other
+        allowed = sum(self._bit[other] for other in kept)
+        made: dict[str, K] = {}
         queue = list(self.outputs)
         while queue:
             name = queue.pop()
             if name in made or name not in self.candidates:
                 continue
-            made[name] = self._kernel(name, kept)
+            before = allowed & (self._bit[name] - 1)
+            if self.candidates[name].free:  # one kernel, not one for each step on the way
+                before &= self._folded
+            made[name] = make(name, self._visible(self.candidates[name].where, before))
             self.looked += 1
             queue.extend(made[name].reads)
-        order: list[Chosen] = []
-        done: set[str] = set()
+        return [made[name] for name in self.candidates if name in made]
 
-        def visit(name: str) -> None:
-            if name in done or name not in made:
-                return
-            done.add(name)
-            for source in made[name].reads:
-                visit(source)
-            order.append(made[name])
+    def _kernels_of(self, kept: set[str]) -> list[Chosen]:
+        return self._needed(kept, self._kernel)
 
-        for name in self.outputs:
-            visit(name)
-        return order
-
-    def _kernel(self, name: str, kept: set[str]) -> Chosen:
-        # only from values before it, so that two equal values never wait for each other
-        allowed = sum(self._bit[other] for other in kept) & (self._bit[name] - 1)
-        if self.candidates[name].free:  # one kernel, not one for each step on the way
-            allowed &= self._folded
-        mask = self._visible(self.graph.class_of[self.candidates[name].term], allowed)
+    def _kernel(self, name: str, mask: int) -> Chosen:
         key = (name, mask)
         if key not in self._kernels:
-            self._kernels[key] = self._best_kernel(self.candidates[name], mask)
+            self._kernels[key] = self._best_kernel(name, mask)
         return self._kernels[key]
 
     def _visible(self, root: str, allowed: int) -> int:
@@ -215,19 +293,30 @@ class Extractor:
                         stack.append(child)
         return found
 
-    def _best_kernel(self, candidate: Candidate, mask: int) -> Chosen:
-        best: Chosen | None = None
-        axes = candidate.axes
-        for vector in [a for a in axes if a.size > 1] + [None]:
-            context = (axes, vector)
-            if context not in self._cheapest:
-                self._cheapest[context] = _Cheapest(self, axes, vector)
-            term = self._cheapest[context].term(self.graph.class_of[candidate.term], mask)
-            seconds, schedule = self._schedule(term, axes)
-            if best is None or seconds < best.seconds:
-                best = Chosen(candidate.name, axes, term, schedule, seconds, candidate.free)
-        assert best is not None
-        return best
+    def _terms(self, name: str, mask: int) -> _Terms:
+        """The terms that may compute a value, the cheapest for each axis to vectorise along."""
+        key = (name, mask)
+        if key not in self._choices:
+            value = self.candidates[name]
+            axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
+            places = {a: of_axis(d) for a, d in zip(value.axes, axes, strict=True)}
+            found: dict[Term, None] = {}
+            for vector in [a for a in value.axes if a.size > 1] + [None]:
+                context = (value.axes, vector)
+                if context not in self._cheapest:
+                    self._cheapest[context] = _Cheapest(self, value.axes, vector)
+                found[terms.at(self._cheapest[context].term(value.where, mask), places)] = None
+            bounds = [cost.at_least(t, axes, self.target) for t in found]
+            order = sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
+            self._choices[key] = _Terms(tuple(t for _, t in order), axes, order[0][0], value.free, key)
+        return self._choices[key]
+
+    def _best_kernel(self, name: str, mask: int) -> Chosen:
+        choices = self._terms(name, mask)
+        axes = choices.axes
+        priced = [(*self._schedule(term, axes), term) for term in choices.terms]
+        seconds, schedule, term = min(priced, key=lambda p: p[0])
+        return Chosen(name, axes, term, schedule, seconds, choices.free)
 
     def _schedule(self, term: Term, axes: tuple[Axis, ...]) -> tuple[float, Schedule]:
         """The schedule of least predicted time."""

@@ -9,6 +9,7 @@ function in the dodeca dialect for each kernel; equal kernels are one function.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 
@@ -21,8 +22,8 @@ from ..dialect.ops import entry_function, named_arguments
 from . import terms
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
-from .egraph import Budget, saturate
-from .extract import Candidate, Chosen, Extractor
+from .egraph import Budget, Saturated, saturate
+from .extract import Candidate, Chosen, Extractor, derived_candidates
 from .index import Axis, Expr
 from .regions import Region, partition, spreads
 from .registry import register
@@ -60,8 +61,10 @@ def _fuse_pass(module: ir.Operation, options: FuseOptions) -> None:
         body.append(op.operation)
 
 
-def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
-    """The kernels of the module's first function for a target."""
+def fuse(
+    module: ir.Operation, target: Target, precision: str, without: Collection[str] = ()
+) -> Fused:
+    """The kernels of the module's first function for a target; `without` names rules to leave out."""
     function = entry_function(module)
     block = function.regions[0].blocks[0]
     weights: set[ir.Value] = {block.arguments[i] for i in named_arguments(function, ops.WEIGHT)}
@@ -73,7 +76,7 @@ def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
             key = region.key
             again = key in solved
             if not again:
-                solved[key] = _solve(region, target, precision)
+                solved[key] = _solve(region, target, precision, without)
             chosen, report = solved[key]
             builder.add(region, chosen)
             made.regions.append({**report, "reused": again})
@@ -84,23 +87,29 @@ def fuse(module: ir.Operation, target: Target, precision: str) -> Fused:
 # --- one region ---------------------------------------------------------------------------------
 
 
-def _solve(region: Region, target: Target, precision: str) -> tuple[list[Chosen], dict]:
-    """The kernels of a region; their buffers are i0, i1, ... (inputs) and v0, v1, ... (values)."""
+def _solve(
+    region: Region, target: Target, precision: str, without: Collection[str] = ()
+) -> tuple[list[Chosen], dict]:
+    """The kernels of a region; their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and
+    w0, w1, ... (what only the e-graph knows)."""
     names = region.names
     inputs = {v: names[v] for v in region.inputs}
-    candidates = _candidate_values(region)
+    values = _candidate_values(region)
     joined: dict[tuple[ir.Value, Point], Term] = {}
 
     def watch(value: ir.Value, point: Point, term: Term) -> None:
-        if value in candidates:
+        if value in values:
             joined[value, point] = term
 
     comprehension = Comprehension(inputs.get, watch)
-    found = {names[v]: _candidate(v, region, comprehension, candidates) for v in candidates}
+    whole = {v: comprehension.whole(v) for v in values}
     loads = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
     equal = [(load, t) for load, t in loads if load is not None]
     outputs = [names[v] for v in region.outputs]
-    graph = saturate([c.term for c in found.values()], equal, precision, Budget())
+    graph = saturate(list(whole.values()), equal, precision, Budget(), without)
+    found = {names[v]: _candidate(v, region, whole, graph) for v in values}
+    free = frozenset(names[v] for v in region.inputs if v in region.prepared)
+    found = derived_candidates(graph, found, free, _largest(region))
     extractor = Extractor(
         graph, found, outputs, target, frozenset(inputs.values()), precision == "strict"
     )
@@ -137,10 +146,7 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     for op in region.operations:
         for x in dict.fromkeys(op.operands):
             readers.setdefault(x, []).append(ops.operation_name(op))
-    kept = [*region.inputs, *region.outputs]
-    kept += [op.results[0] for op in region.operations if ops.operation_name(op) in REDUCTION_OF]
-    largest = max((prod(static_shape(v)) for v in kept), default=0)
-    found = []
+    largest, found = _largest(region), []
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
@@ -154,15 +160,25 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     return found
 
 
+def _largest(region: Region) -> int:
+    """The most elements of what must be kept: inputs, outputs, reductions."""
+    kept = [*region.inputs, *region.outputs]
+    kept += [op.results[0] for op in region.operations if ops.operation_name(op) in REDUCTION_OF]
+    return max((prod(static_shape(v)) for v in kept), default=0)
+
+
 def _candidate(
-    value: ir.Value, region: Region, comprehension: Comprehension, candidates: list[ir.Value]
+    value: ir.Value, region: Region, whole: dict[ir.Value, Term], graph: Saturated
 ) -> Candidate:
-    users = _readers_among(value, region, set(candidates))
+    users = _readers_among(value, region, set(whole))
+    term = whole[value]
     return Candidate(
         region.names[value],
         output_axes(static_shape(value)),
-        comprehension.whole(value),
+        graph.class_of[term],
+        term.dtype,
         tuple(region.names[v] for v in users),
+        term.op in REDUCTIONS,
         value in region.prepared,
     )
 
@@ -205,16 +221,21 @@ class _Builder:
     def add(self, region: Region, chosen: list[Chosen]) -> None:
         """Call a region's kernels on this region's values."""
         value_of = {name: v for v, name in region.names.items()}
+        made = {name: self.values[v] for name, v in value_of.items() if v in self.values}
+        place = ir.Location.unknown()
         for kernel in chosen:
-            value = value_of[kernel.name]
-            reads = [value_of[name] for name in kernel.reads]
-            name = self._kernel(kernel, reads, value)
-            with self.point, value.location:
-                arguments = [self.values[v] for v in reads]
-                call = func.CallOp([value.type], ir.FlatSymbolRefAttr.get(name), arguments)
-            self.values[value] = call.results[0]
+            place = value_of[kernel.name].location if kernel.name in value_of else place
+            shape = [a.size for a in kernel.axes]
+            with self.point, place:
+                kind = ir.RankedTensorType.get(shape, ir.Type.parse(kernel.term.dtype.mlir))
+                arguments = [made[name] for name in kernel.reads]
+                name = self._kernel(kernel, [x.type for x in arguments], kind)
+                call = func.CallOp([kind], ir.FlatSymbolRefAttr.get(name), arguments)
+            made[kernel.name] = call.results[0]
+            if kernel.name in value_of:
+                self.values[value_of[kernel.name]] = call.results[0]
 
-    def _kernel(self, kernel: Chosen, reads: list[ir.Value], value: ir.Value) -> str:
+    def _kernel(self, kernel: Chosen, types: list[ir.Type], kind: ir.Type) -> str:
         """The name of the function that computes a kernel; a new one only if it is new."""
         rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
         term = terms.plain(rename_buffers(kernel.term, rename))
@@ -223,14 +244,13 @@ class _Builder:
             return self.kernels[key]
         name = f"k{len(self.kernels)}_{describe(term)}"
         self.kernels[key] = name
-        types = [v.type for v in reads]
-        with ir.InsertionPoint(self.module.body), value.location:
-            made = func.FuncOp(name, (types, [value.type]), visibility="private")
+        with ir.InsertionPoint(self.module.body):
+            made = func.FuncOp(name, (types, [kind]), visibility="private")
             made.attributes[SCHEDULE] = schedule_attribute(kernel.schedule)
             block = made.add_entry_block()
             with ir.InsertionPoint(block):
                 buffers = {f"a{i}": x for i, x in enumerate(block.arguments)}
-                decomposer = Decomposer(buffers, value.location)
+                decomposer = Decomposer(buffers, ir.Location.current)
                 func.ReturnOp([decomposer.tensor(term, kernel.axes)])
         return name
 

@@ -31,6 +31,7 @@ class Target:
     rate: float = 1e9  # vector instructions a second of one unit
     bandwidth: float = 20e9  # bytes a second from memory
     cache_bandwidth: float = 30e9  # bytes a second from the last cache, for one unit
+    near: float = 256e3  # bytes that stay in a unit's own cache
     launch: float = 2e-6  # seconds to start a kernel
     block: int = 1  # threads of a block
 
