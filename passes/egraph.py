@@ -17,9 +17,10 @@ import egglog as eg
 
 from ..dialect import DTYPES, DType
 from . import rules, terms
-from .index import Axis
+from .index import Axis, of_axis
 from .terms import Term
 
+Split = tuple[Axis, Axis, Axis]
 T = TypeVar("T")
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 BINARY = ("mod", "less_than", "div")
@@ -29,7 +30,7 @@ BINARY = ("mod", "less_than", "div")
 class Budget:
     """Where saturation stops; at a limit what was found so far is used, and the report says so."""
 
-    iterations: int = 8
+    iterations: int = 12
     nodes: int = 20_000
     seconds: float = 10.0
 
@@ -124,22 +125,34 @@ def saturate(
     budget: Budget,
     without: Collection[str] = (),
     watch: Watch | None = None,
+    splits: Collection[Split] = (),
 ) -> Saturated:
     """Run the active rules on the terms below `roots`; the pairs in `equal` are joined first.
 
+    The axes in `splits` may be split, each into an outer and an inner one.
     `without` names rules that are left out. `watch`, if given, is told after every rule that
     changed something: its name, the iteration, and a function that reads the classes.
     """
     started = time.perf_counter()
     order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
+    parts = [found for split in splits for found in _parts(order, *split)]
+    order = terms.postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}
     graph = eg.EGraph()
     facts = [fact for t in order for fact in _facts(t, number)]
     axes = {t.attr for t in order if t.op in terms.FOLDS}
+    axes.update(a for split in splits for a in split)
     facts += [rules.nonempty(_axis(a)) for a in sorted(axes) if a.size]
     facts += [
         eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
     ]
+    facts += [
+        eg.union(rules.cut(rules.Node.named(number[whole]), _axis(axis))).with_(
+            rules.Node.named(number[part])
+        )
+        for whole, axis, part in parts
+    ]
+    facts += [rules.splits(*map(_axis, split)) for split in splits]
     graph.register(*facts)
 
     def read() -> Saturated:
@@ -201,6 +214,12 @@ def _run(
         if sum(n for _, n in graph.all_function_sizes()) > budget.nodes:
             return iteration + 1, f"node budget of {budget.nodes}"
     return budget.iterations, f"iteration budget of {budget.iterations}"
+
+
+def _parts(order: list[Term], axis: Axis, outer: Axis, inner: Axis) -> list[tuple[Term, Axis, Term]]:
+    """The leaves that depend on an axis, and what they are where it is split."""
+    place = {axis: of_axis(outer) * inner.size + of_axis(inner)}
+    return [(t, axis, terms.at(t, place)) for t in order if not t.args and axis in t.axes]
 
 
 # --- encoding -----------------------------------------------------------------------------------

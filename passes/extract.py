@@ -19,8 +19,8 @@ from ..dialect.errors import CompileError
 from . import cost, terms
 from .cost import INSTRUCTIONS
 from .decompose import axis_order
-from .egraph import ENode, Saturated
-from .index import Axis, of_axis
+from .egraph import ENode, Saturated, Split
+from .index import Axis, Quotient, of_axis
 from .placement import contiguous_along, deep_recursion
 from .schedule import Schedule
 from .targets import Target
@@ -41,6 +41,35 @@ class Candidate:
     users: tuple[str, ...] = ()
     folds: bool = False  # a reduction is the last thing that is done
     free: bool = False  # computed from weights alone, before any call
+
+
+def splittable(roots: Sequence[Term], target: Target) -> list[Split]:
+    """Axes that may be split, into outer and inner parts, where that may pay.
+
+    One that a term reads by blocks (through a quotient) is split into them; one that is reduced to
+    few values is split into parts for all units.
+    """
+    found: dict[Axis, int] = {}
+    for t in postorder(list(roots)):
+        for expr in t.indices:
+            for atom, _ in expr.parts:
+                if isinstance(atom, Quotient) and len(atom.expr.parts) == 1:
+                    axis, factor = atom.expr.parts[0]
+                    if isinstance(axis, Axis) and factor == 1 and axis.size % atom.divisor == 0:
+                        found[axis] = atom.divisor
+    for t in postorder(list(roots)):
+        if t.op in FOLDS and t.attr not in found and not target.is_gpu:
+            points = prod(a.size for a in t.axes)
+            wanted = range(8 * target.units, 2 * target.units - 1, -1)
+            parts = next((n for n in wanted if t.attr.size % n == 0), 0)
+            if parts and points <= 256 and points * t.attr.size >= 1 << 15:
+                found[t.attr] = t.attr.size // parts
+    folded = {t.attr for t in postorder(list(roots)) if t.op in FOLDS}
+    return [
+        (a, Axis(a.name, a.size // n), Axis(f"r{50 + int(a.name[1:])}", n))
+        for a, n in sorted(found.items())
+        if a in folded and 1 < n < a.size
+    ]
 
 
 def derived_candidates(

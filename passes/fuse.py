@@ -23,7 +23,7 @@ from . import terms
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
 from .egraph import Budget, Saturated, saturate
-from .extract import Candidate, Chosen, Extractor, derived_candidates
+from .extract import Candidate, Chosen, Extractor, derived_candidates, splittable
 from .index import Axis, Expr
 from .regions import Region, partition, spreads
 from .registry import register
@@ -106,7 +106,9 @@ def _solve(
     loads = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
     equal = [(load, t) for load, t in loads if load is not None]
     outputs = [names[v] for v in region.outputs]
-    graph = saturate(list(whole.values()), equal, precision, Budget(), without)
+    roots = list(whole.values())
+    splits = splittable(roots, target)
+    graph = saturate(roots, equal, precision, Budget(), without, splits=splits)
     found = {names[v]: _candidate(v, region, whole, graph) for v in values}
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
     found = derived_candidates(graph, found, free, _largest(region))

@@ -19,7 +19,7 @@ from typing import Any
 
 from .index import Axis, Expr, of_axis, substitute
 from .schedule import Schedule
-from .terms import REDUCTIONS, Term
+from .terms import FOLDS, REDUCTIONS, Term, postorder
 
 
 @dataclass(eq=False)
@@ -112,8 +112,8 @@ class Walker:
     def reduction_tile(self, term: Term, level: Level) -> int:
         """A reduction is vectorised along its own axis unless its body is a vector already."""
         body = term.args[0]
-        if not self.schedule.reassociate:
-            return 1
+        if not self.schedule.reassociate or any(t.op in FOLDS for t in postorder([body])):
+            return 1  # a fold inside is vectorised along its axis
         if any(a in body.axes and t >= self.schedule.lanes > 1 for a, t in level.tiles.items()):
             return 1
         vector = self.schedule.vector

@@ -70,6 +70,10 @@ def roll(axis: Axis, score: Node, weight: Node) -> Node: ...
 def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
 
 
+@eg.function(egg_fn="cut")
+def cut(x: Node, axis: Axis) -> Node: ...  # x where its axis is given by the two that it splits into
+
+
 @eg.function(egg_fn="free", merge=lambda old, new: old & new)
 def free(x: Node) -> eg.Set[Axis]:
     """The axes that a term depends on; equal terms depend on what all of them depend on."""
@@ -79,10 +83,11 @@ def free(x: Node) -> eg.Set[Axis]:
 integer = eg.relation("integer", Node)  # integers wrap, so their sums may be reordered exactly
 nonempty = eg.relation("nonempty", Axis)
 factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
+splits = eg.relation("splits", Axis, Axis, Axis)  # an axis, and its outer and inner part
 exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
 x, y, z, w = eg.vars_("x y z w", Node)
-j, k = eg.vars_("j k", Axis)
+j, k, outer, inner = eg.vars_("j k outer inner", Axis)
 free_x, free_y, free_z = eg.vars_("free_x free_y free_z", eg.Set[Axis])
 a, b = eg.vars_("a b", eg.f64)
 key = eg.var("key", eg.String)
@@ -133,6 +138,7 @@ def _moves(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
 
 _minus = Node.real(key, -1.0)  # x - y is x + y * -1
 _scale = Node.real(key, a)
+_parts = splits(j, outer, inner)
 _below_top = apply1("exp2", x + max_over(j, x) * _minus)
 
 
@@ -148,7 +154,14 @@ TABLE: list[Rule] = [
         "a, b of the result's dtype, which is narrower than float64",
         "one division instead of float64 arithmetic",
     ),
-    Rule("same_branches", "select(c, x, x) = x", "exact"),
+    Rule("branches", "select(c, x, x) = x;  select(c, true, false) = c", "exact"),
+    Rule(
+        "position",
+        "i < j = (0 <= j - i - 1);  (0 <= i) < true = (0 <= -i - 1)",
+        "exact",
+        "i and j are positions that their dtype can hold",
+        "blocks of an axis where a condition fails are passed over",
+    ),
     Rule(
         "fusion",
         "load(compute(t), p) = t(p)",
@@ -280,6 +293,47 @@ TABLE: list[Rule] = [
         rewrites=(
             _where(sum_over(j, _below_top), roll_one(j, x)),
             _where(sum_over(j, _below_top * y), roll(j, x, y)),
+        ),
+    ),
+    Rule(
+        "split",
+        "sum(j, x) = sum(o, sum(i, x));  roll(j, x, y) = roll(o, max(i, x), roll(i, x, y))",
+        "reassociating",
+        "j is o and i, and max(j, x) is split as the sum is",
+        "parts run at the same time, or have factors that leave them",
+        (
+            _where(sum_over(j, x), sum_over(outer, sum_over(inner, cut(x, j))), _parts),
+            _where(max_over(j, x), max_over(outer, max_over(inner, cut(x, j))), _parts),
+            _where(
+                roll(j, x, y),
+                roll(outer, max_over(inner, cut(x, j)), roll(inner, cut(x, j), cut(y, j))),
+                _parts,
+            ),
+            _where(
+                roll_one(j, x),
+                roll(outer, max_over(inner, cut(x, j)), roll_one(inner, cut(x, j))),
+                _parts,
+            ),
+        ),
+    ),
+    Rule(
+        "cut",
+        "op(x, y)[j] = op(x[j], y[j]), where [j] splits the axis j",
+        "exact",
+        gain="what split needs; leaves are cut when they are put in",
+        rewrites=(
+            _where(cut(x, j), x, x_does_not_depend_on_the_axis=_still(x, free_x)),
+            _where(cut(x + y, j), cut(x, j) + cut(y, j)),
+            _where(cut(x * y, j), cut(x, j) * cut(y, j)),
+            _where(cut(apply1(key, x), j), apply1(key, cut(x, j))),
+            _where(cut(apply2(key, x, y), j), apply2(key, cut(x, j), cut(y, j))),
+            _where(cut(select(x, y, z), j), select(cut(x, j), cut(y, j), cut(z, j))),
+            *(
+                Rewrite(
+                    (eg.eq(w).to(cut(over(k, x), j)),), w, over(k, cut(x, j)), {"another axis": (eg.ne(j).to(k),)}
+                )
+                for over in (sum_over, max_over)
+            ),
         ),
     ),
     Rule(

@@ -181,13 +181,13 @@ class _Stager:
         known = dict(self.finished)
         shares: dict[Term, Term] = {}
         for score in dict.fromkeys(f.args[0] for f in group if f.op == "roll"):
-            known[score] = self._store(turn, terms.at(score, places, known))
+            known[score] = self._store(turn, terms.at(score, places, known), score.axes)
             others = [x for f in group for x in f.args if x is not score]
             shares[score] = self._shift(turn, score, known[score], score in postorder(others))
         scores = shares.keys()
         for f in group:  # what is folded over other axes is computed once for the block
             for part in _heavy(list(f.args), self.axis, known):
-                known[part] = self._store(turn, terms.at(part, places, known))
+                known[part] = self._store(turn, terms.at(part, places, known), part.axes)
         for f in group:
             if f.op == "max" and f.args[0] in scores:
                 continue
@@ -266,13 +266,12 @@ class _Stager:
         self.buffers[name] = (shape, dtype)
         return terms.load(name, tuple(map(of_axis, dims)), shape, dtype)
 
-    def _store(self, turn: _Turn, value: Term) -> Term:
-        """Put a value of the block into a local buffer, its operands packed before."""
+    def _store(self, turn: _Turn, value: Term, axes: frozenset[Axis]) -> Term:
+        """Put a value of the block into a local buffer over `axes`, its operands packed before."""
         packed = {
             load: self._pack(turn, load, axis)
             for load, axis in _across(value, turn.axis, set(self.inner.values()))
         }
-        axes = frozenset(a for a, i in self.inner.items() if i in value.axes)
         local = self._local(axes, value.dtype, turn.axis)
         self._assign(turn.steps, local, terms.at(value, {}, packed))
         return local

@@ -265,6 +265,8 @@ def select(condition: Term, a: Term, b: Term) -> Term:
     """`a` where the condition holds, else `b`."""
     if condition.op == "const":
         return a if condition.value else b
+    if a.op == b.op == "const" and a.dtype.kind == "bool" and a.value and not b.value:
+        return condition
     return a if a is b else _intern("select", (condition, a, b), None, a.dtype)
 
 
