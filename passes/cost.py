@@ -19,7 +19,7 @@ from .placement import Level, Walker, deep_recursion, tile_step, top_level
 from .schedule import Schedule, fold_schedules, schedules, step_schedules
 from .stage import fold_axis, stage
 from .targets import Target
-from .terms import FOLDS, Term, postorder
+from .terms import FOLDS, ROLLING, Term, postorder
 
 # Vector instructions for one vector of results.
 INSTRUCTIONS = {
@@ -63,13 +63,18 @@ def cheapest(
     Rolling sums run in one loop over blocks, or as the two reductions that they stand for.
     """
     plain = terms.plain(term)
-    priced = [(estimate(plain, axes, s, target), s) for s in schedules(axes, plain, target, strict)]
+    options = [(plain, s) for s in schedules(axes, plain, target, strict)]
     if fold_axis(term) is not None and not strict and not target.is_gpu:
-        scores = [t.args[0] for t in postorder([term]) if t.op == "roll"]
+        scores = [t.args[0] for t in postorder([term]) if t.op in ROLLING]
         rows = frozenset(a for s in scores for a in s.axes if a in axes)
         heavy = any(t.op in FOLDS for t in postorder(scores))
-        found = fold_schedules(axes, rows, heavy, target)
-        priced += [(estimate(term, axes, s, target), s) for s in found]
+        options += [(term, s) for s in fold_schedules(axes, rows, heavy, target)]
+    enough = at_least(term, axes, target) * 1.05
+    priced: list[tuple[float, Schedule]] = []
+    for form, schedule in options:
+        priced.append((estimate(form, axes, schedule, target), schedule))
+        if priced[-1][0] <= enough:
+            break
     return min(priced, key=lambda pair: pair[0])
 
 

@@ -56,10 +56,11 @@ class ENode:
         if self.op == "contract":
             assert isinstance(self.attr, Axis)
             return terms.reduction("sum", self.attr, terms.apply("mul", *children))
-        if self.op == "roll":
+        if self.op in terms.ROLLING:
             assert isinstance(self.attr, Axis)
-            one = terms.constant(1, children[0].dtype)
-            return terms.roll(self.attr, children[0], children[1] if children[1:] else one)
+            if self.op == "roll" and len(children) == 1:
+                children = [*children, terms.constant(1, children[0].dtype)]
+            return terms.rolling(self.op, self.attr, *children)
         if self.op == "select":
             return terms.select(*children)
         if isinstance(self.attr, str):
@@ -126,10 +127,12 @@ def saturate(
     without: Collection[str] = (),
     watch: Watch | None = None,
     splits: Collection[Split] = (),
+    early: Collection[str] = (),
 ) -> Saturated:
     """Run the active rules on the terms below `roots`; the pairs in `equal` are joined first.
 
-    The axes in `splits` may be split, each into an outer and an inner one.
+    The axes in `splits` may be split, each into an outer and an inner one; the buffers in `early`
+    are known before any call.
     `without` names rules that are left out. `watch`, if given, is told after every rule that
     changed something: its name, the iteration, and a function that reads the classes.
     """
@@ -142,7 +145,7 @@ def saturate(
     facts = [fact for t in order for fact in _facts(t, number)]
     axes = {t.attr for t in order if t.op in terms.FOLDS}
     axes.update(a for split in splits for a in split)
-    facts += [rules.nonempty(_axis(a)) for a in sorted(axes) if a.size]
+    facts += [eg.set_(rules.size(_axis(a))).to(eg.f64(float(a.size))) for a in sorted(axes)]
     facts += [
         eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
     ]
@@ -153,6 +156,11 @@ def saturate(
         for whole, axis, part in parts
     ]
     facts += [rules.splits(*map(_axis, split)) for split in splits]
+    facts += [
+        rules.early(rules.Node.named(number[t]))
+        for t in order
+        if t.op == "const" or (t.op == "load" and t.attr[0] in early)
+    ]
     graph.register(*facts)
 
     def read() -> Saturated:
@@ -276,6 +284,8 @@ _OPS = {
     "contract": "contract",
     "roll": "roll",
     "roll_one": "roll",
+    "spread": "spread",
+    "tilt": "tilt",
     "select": "select",
 }
 
@@ -292,10 +302,20 @@ def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], 
             made = _read_node(function, node, nodes, order)
             if made is not None:
                 classes.setdefault(node["eclass"], []).append(made)
+    while any(_drop_unread(found, classes) for found in classes.values()):
+        classes = {where: found for where, found in classes.items() if found}
     for where, found in classes.items():
         found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
         classes[where] = list(dict.fromkeys(found))
     return classes, named
+
+
+def _drop_unread(found: list[ENode], classes: dict[str, list[ENode]]) -> bool:
+    """Drop nodes of operands that have no way to be computed; whether there were any."""
+    kept = [n for n in found if all(c in classes for c in n.children)]
+    dropped = len(kept) < len(found)
+    found[:] = kept
+    return dropped
 
 
 def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENode | None:
@@ -311,7 +331,7 @@ def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENo
         return ENode(function, tuple(nodes[c]["eclass"] for c in data), template)
     if function == "real":
         return ENode("const", (), terms.constant(float(nodes[children[1]]["op"]), DTYPES[text(0)]))
-    if function in ("sum_over", "max_over", "contract", "roll", "roll_one"):
+    if function in _OPS and _OPS[function] in (*terms.FOLDS, "contract"):
         name, _, size = json.loads(nodes[nodes[children[0]]["children"][0]]["op"]).partition(":")
         parts = tuple(sorted(below[1:])) if function == "contract" else below[1:]
         return ENode(_OPS[function], parts, None, Axis(name, int(size)))

@@ -8,9 +8,9 @@ predicted time falls. The same input gives the same result in every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from .index import Axis, Quotient, of_axis
 from .placement import contiguous_along, deep_recursion
 from .schedule import Schedule
 from .targets import Target
-from .terms import FOLDS, Term, postorder
+from .terms import FOLDS, ROLLING, Term, postorder
 
 INFINITE = float("inf")
 
@@ -46,30 +46,44 @@ class Candidate:
 def splittable(roots: Sequence[Term], target: Target) -> list[Split]:
     """Axes that may be split, into outer and inner parts, where that may pay.
 
-    One that a term reads by blocks (through a quotient) is split into them; one that is reduced to
-    few values is split into parts for all units.
+    One that a term reads by blocks alone (a scale for every 32 places) is split into them; one that
+    is reduced to few values is split into parts for all units.
     """
-    found: dict[Axis, int] = {}
-    for t in postorder(list(roots)):
-        for expr in t.indices:
-            for atom, _ in expr.parts:
-                if isinstance(atom, Quotient) and len(atom.expr.parts) == 1:
-                    axis, factor = atom.expr.parts[0]
-                    if isinstance(axis, Axis) and factor == 1 and axis.size % atom.divisor == 0:
-                        found[axis] = atom.divisor
-    for t in postorder(list(roots)):
-        if t.op in FOLDS and t.attr not in found and not target.is_gpu:
-            points = prod(a.size for a in t.axes)
+    order = postorder(list(roots))
+    found: dict[Axis, Split] = {}
+    for fold in (t for t in order if t.op in FOLDS):
+        inside = [t for a in fold.args for t in postorder([a])]
+        deeper = set(postorder([a for t in inside if t.op in FOLDS for a in t.args]))
+        for t in (t for t in inside if t not in deeper):
+            for axis, size in _blocks(t):
+                split = _split(axis, size)
+                place = of_axis(split[1]) * size + of_axis(split[2])
+                if axis == fold.attr and split[2] not in terms.at(t, {axis: place}).axes:
+                    found[axis] = split
+    for t in order:
+        if t.op in FOLDS and not target.is_gpu and t.attr.size >= 4096:
             wanted = range(8 * target.units, 2 * target.units - 1, -1)
             parts = next((n for n in wanted if t.attr.size % n == 0), 0)
-            if parts and points <= 256 and points * t.attr.size >= 1 << 15:
-                found[t.attr] = t.attr.size // parts
-    folded = {t.attr for t in postorder(list(roots)) if t.op in FOLDS}
-    return [
-        (a, Axis(a.name, a.size // n), Axis(f"r{50 + int(a.name[1:])}", n))
-        for a, n in sorted(found.items())
-        if a in folded and 1 < n < a.size
-    ]
+            if parts and prod(a.size for a in t.axes) <= 16 * target.units:
+                found.setdefault(t.attr, _split(t.attr, t.attr.size // parts))
+    return [found[a] for a in sorted(found)]
+
+
+def _blocks(leaf: Term) -> Iterator[tuple[Axis, int]]:
+    """Axes that a term reads through a quotient, and the sizes of the blocks."""
+    if leaf.args:
+        return
+    for expr in leaf.indices:
+        for atom, _ in expr.parts:
+            if isinstance(atom, Quotient) and len(atom.expr.parts) == 1:
+                axis, factor = atom.expr.parts[0]
+                if isinstance(axis, Axis) and factor == 1 and axis.size % atom.divisor == 0:
+                    yield axis, atom.divisor
+
+
+def _split(axis: Axis, size: int) -> Split:
+    inner = Axis(f"r{50 + int(axis.name[1:])}", size)
+    return axis, Axis(axis.name, axis.size // size), inner
 
 
 def derived_candidates(
@@ -177,18 +191,23 @@ class Extractor:
     _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._bit = {name: 1 << n for n, name in enumerate(self.candidates)}
+        self.bit = {name: 1 << n for n, name in enumerate(self.candidates)}
         loads = {
             where: [n.template.attr[0] for n in nodes if n.template and n.template.op == "load"]
             for where, nodes in self.graph.classes.items()
         }
-        self._loads = {
-            w: sum(self._bit.get(x, 0) for x in set(names)) for w, names in loads.items()
+        self.loads = {
+            w: sum(self.bit.get(x, 0) for x in set(names)) for w, names in loads.items()
         }
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
-        free = {name: bit for name, bit in self._bit.items() if self.candidates[name].free}
-        self._free = sum(free.values())
+        self.reaches = self.graph.follow(0, self._reach, int.__or__)  # loads, however deep below
+        free = {name: bit for name, bit in self.bit.items() if self.candidates[name].free}
+        self.free = sum(free.values())
         self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
+
+    def _reach(self, node: ENode, below: list[int]) -> int:
+        own = node.template.attr[0] if node.template and node.template.op == "load" else None
+        return reduce(int.__or__, below, self.bit.get(own, 0) if own else 0)
 
     def run(self) -> list[Chosen]:
         """The kernels of the best set found, producers before consumers."""
@@ -230,9 +249,10 @@ class Extractor:
                     if user not in kept:
                         yield (kept - {name}) | {user}
                 yield kept - {name}
-                for end in self._downstream(name, 12):
-                    between = self._after[name] & self._before[end] & kept - fixed - {name}
-                    if end in kept and between:
+                after = self._after[name]
+                for end in [n for n in self.candidates if n in kept and n in after][:8]:
+                    between = after & self._before[end] & kept - fixed - {name}
+                    if between:
                         yield kept - between - {name}
             elif name not in kept:
                 yield kept | {name}
@@ -282,14 +302,14 @@ class Extractor:
     def _needed(self, kept: set[str], make: Callable[[str, int], K]) -> list[K]:
         """What `make` gives for each kernel that the outputs need, producers before consumers."""
         # a value may be read by those after it only: two equal values never wait for each other
-        allowed = sum(self._bit[other] for other in kept)
+        allowed = sum(self.bit[other] for other in kept)
         made: dict[str, K] = {}
         queue = list(self.outputs)
         while queue:
             name = queue.pop()
             if name in made or name not in self.candidates:
                 continue
-            before = allowed & (self._bit[name] - 1)
+            before = allowed & (self.bit[name] - 1)
             if self.candidates[name].free:  # one kernel, not one for each step on the way
                 before &= self._folded
             made[name] = make(name, self._visible(self.candidates[name].where, before))
@@ -311,9 +331,9 @@ class Extractor:
         found, stack, seen = 0, [root], {root}
         while stack:
             where = stack.pop()
-            here = self._loads[where] & allowed
+            here = self.loads[where] & allowed
             found |= here
-            if here & ~self._free or self._given[where]:
+            if here & ~self.free or self._given[where]:
                 continue
             for node in self.graph.classes[where]:
                 for child in node.children:
@@ -376,55 +396,59 @@ class _Cheapest:
     """
 
     def __init__(self, extractor: Extractor, axes: tuple[Axis, ...], vector: Axis | None):
+        self.extractor = extractor
         self.graph = extractor.graph
         self.target = extractor.target
         self.inputs = extractor.inputs
-        self.bit = extractor._bit
-        self.loads = extractor._loads
-        self.free = extractor._free
         self.axes = axes
         self.vector = vector
-        self.memo: dict[str, _Way] = {}
-        self.open: set[str] = set()
+        self.memo: dict[tuple[str, int], _Way] = {}
+        self.open: dict[tuple[str, int], int] = {}  # what is being looked at, and how deep
+        self.cycle = 1 << 30  # the least depth that a cycle led back to
 
     def term(self, root: str, allowed: int) -> Term:
         """The cheapest term of a class that loads no buffers but the allowed ones."""
-        self.memo.clear()
-        if self._best(root, allowed).node is None:
-            raise CompileError("the e-graph offers no way to compute a value")
         made: dict[str, Term] = {}
 
         def build(where: str) -> Term:
             if where not in made:
-                node = self.memo[where].node
-                assert node is not None
+                node = self._best(where, allowed).node
+                if node is None:
+                    raise CompileError("the e-graph offers no way to compute a value")
                 made[where] = node.build([build(child) for child in node.children])
             return made[where]
 
         return build(root)
 
     def _best(self, where: str, allowed: int) -> _Way:
-        if where in self.memo:
-            return self.memo[where]
-        if where in self.open:
+        key = (where, allowed & self.extractor.reaches[where])
+        if key in self.memo:
+            return self.memo[key]
+        if key in self.open:
+            self.cycle = min(self.cycle, self.open[key])
             return IMPOSSIBLE
-        self.open.add(where)
+        depth = self.open[key] = len(self.open)
+        above, self.cycle = self.cycle, 1 << 30
         best = IMPOSSIBLE
         nodes = self.graph.classes[where]
-        if self.loads[where] & allowed & ~self.free:  # what is in a buffer is read from it
+        if self.extractor.loads[where] & allowed & ~self.extractor.free:  # read what is in a buffer
             nodes = [n for n in nodes if n.template is not None and n.template.op == "load"]
         for node in nodes:
             way = self._price(node, allowed)
             if way.cost < best.cost:
                 best = way
-        self.open.discard(where)
-        self.memo[where] = best
+        del self.open[key]
+        if self.cycle >= depth:  # what was left out for a cycle through others is not remembered
+            self.memo[key] = best
+            self.cycle = above
+        else:
+            self.cycle = min(self.cycle, above)
         return best
 
     def _price(self, node: ENode, allowed: int) -> _Way:
         if node.template is not None and node.template.op == "load":
             name = node.template.attr[0]
-            if name not in self.inputs and not allowed & self.bit.get(name, 0):
+            if name not in self.inputs and not allowed & self.extractor.bit.get(name, 0):
                 return IMPOSSIBLE
         total = 0.0
         axes = node.template.axes if node.template is not None else frozenset()
@@ -441,8 +465,9 @@ class _Cheapest:
         """What the node itself costs; for a reduction `axes` holds its own axis too."""
         if node.op == "contract":
             return self._times(axes) * 1.2
-        if node.op == "roll":
-            return self._times(axes) * (1.2 + INSTRUCTIONS["exp2"] / 2)
+        if node.op in ROLLING:
+            inside = {"roll": INSTRUCTIONS["exp2"]}.get(node.op, 2.0)
+            return self._times(axes) * (1.2 + inside)
         term = node.template
         if term is None or term.op != "load":
             op = term.op if term is not None else node.op

@@ -32,6 +32,7 @@ from .targets import Target, find_target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE = "dodeca.schedule"
+QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ def _solve(
     outputs = [names[v] for v in region.outputs]
     roots = list(whole.values())
     splits = splittable(roots, target)
-    graph = saturate(roots, equal, precision, Budget(), without, splits=splits)
-    found = {names[v]: _candidate(v, region, whole, graph) for v in values}
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
+    graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
+    found = {names[v]: _candidate(v, region, whole, graph) for v in values}
     found = derived_candidates(graph, found, free, _largest(region))
     extractor = Extractor(
         graph, found, outputs, target, frozenset(inputs.values()), precision == "strict"
@@ -142,22 +143,28 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     """The values that may become buffers.
 
     Outputs, reductions and views may, and what several operations, a reduction or a view reads; not
-    what is only spread out from a smaller value, nor what is larger than all that must be kept.
+    what is only spread out from a smaller value, nor what is larger than all that must be kept, nor
+    what is quickly computed from positions alone.
     """
     readers: dict[ir.Value, list[str | None]] = {}
     for op in region.operations:
         for x in dict.fromkeys(op.operands):
             readers.setdefault(x, []).append(ops.operation_name(op))
     largest, found = _largest(region), []
+    quick: set[ir.Value] = set()
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
+        if name in QUICK and all(x in quick for x in op.operands):
+            quick.add(value)
         spread = name in ("constant", "iota") or (name == "contiguous" and spreads(op))
         reads = readers.get(value, [])
         useful = len(reads) > 1 or any(
             r in REDUCTION_OF or r == "contiguous" for r in [name, *reads]
         )
-        if value in region.outputs or (useful and not spread and 0 < size <= largest):
+        if value in region.outputs or (
+            useful and not spread and value not in quick and 0 < size <= largest
+        ):
             found.append(value)
     return found
 

@@ -70,6 +70,10 @@ def roll(axis: Axis, score: Node, weight: Node) -> Node: ...
 def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
 
 
+@eg.function(egg_fn="spread")
+def spread(axis: Axis, x: Node) -> Node: ...
+@eg.function(egg_fn="tilt")
+def tilt(axis: Axis, x: Node, weight: Node) -> Node: ...
 @eg.function(egg_fn="cut")
 def cut(x: Node, axis: Axis) -> Node: ...  # x where its axis is given by the two that it splits into
 
@@ -80,16 +84,22 @@ def free(x: Node) -> eg.Set[Axis]:
     ...
 
 
+@eg.function(egg_fn="size", merge=lambda old, new: new)
+def size(axis: Axis) -> eg.f64:
+    """The number of places along an axis."""
+    ...
+
+
 integer = eg.relation("integer", Node)  # integers wrap, so their sums may be reordered exactly
-nonempty = eg.relation("nonempty", Axis)
+early = eg.relation("early", Node)  # computed from weights alone, before any call
 factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
 splits = eg.relation("splits", Axis, Axis, Axis)  # an axis, and its outer and inner part
 exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
-x, y, z, w = eg.vars_("x y z w", Node)
+x, y, z, u, v, w = eg.vars_("x y z u v w", Node)
 j, k, outer, inner = eg.vars_("j k outer inner", Axis)
 free_x, free_y, free_z = eg.vars_("free_x free_y free_z", eg.Set[Axis])
-a, b = eg.vars_("a b", eg.f64)
+a, b, length = eg.vars_("a b length", eg.f64)
 key = eg.var("key", eg.String)
 
 Facts = tuple[eg.Fact, ...]
@@ -138,6 +148,7 @@ def _moves(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
 
 _minus = Node.real(key, -1.0)  # x - y is x + y * -1
 _scale = Node.real(key, a)
+_difference = x + sum_over(j, x) * _scale
 _parts = splits(j, outer, inner)
 _below_top = apply1("exp2", x + max_over(j, x) * _minus)
 
@@ -192,6 +203,28 @@ TABLE: list[Rule] = [
         ),
     ),
     Rule(
+        "gather_factors",
+        "(x * y) * z = x * (y * z)",
+        "reassociating",
+        "in a sum; x is a difference with a still number, or y and z are weights",
+        "a weighted sum of differences; products of weights are computed once",
+        (
+            _where(
+                (x * y) * z,
+                x * (y * z),
+                factor_in(j, w),
+                eg.eq(x).to(u + v),
+                a_part_of_x_does_not_depend_on_the_axis=_still(v, free_z),
+            ),
+            _where(
+                (x * y) * z,
+                x * (y * z),
+                factor_in(j, w),
+                y_and_z_are_weights=(early(y), early(z)),
+            ),
+        ),
+    ),
+    Rule(
         "hoist_sum",
         "sum(j, x * y) = x * sum(j, y)",
         "reassociating",
@@ -227,7 +260,7 @@ TABLE: list[Rule] = [
                 max_over(j, x),
                 x,
                 x_does_not_depend_on_the_axis=_still(x, free_x),
-                the_axis_is_not_empty=(nonempty(j),),
+                the_axis_is_not_empty=(eg.eq(length).to(size(j)), length > 0.0),
             ),
         ),
     ),
@@ -337,6 +370,42 @@ TABLE: list[Rule] = [
         ),
     ),
     Rule(
+        "centred",
+        "sum(j, (x - mean) * (x - mean)) = spread(j, x);  sum(j, (x - mean) * y) = tilt(j, x, y)",
+        "reassociating",
+        "mean is sum(j, x) / n",
+        "one pass: when the mean so far moves, what was added up is corrected",
+        tuple(
+            _where(
+                sum_over(j, _difference * other),
+                made,
+                eg.eq(length).to(size(j)),
+                the_mean_is_the_sum_divided_by_the_length=(
+                    a * length < -1.0 + 1e-6,
+                    a * length > -1.0 - 1e-6,
+                ),
+            )
+            for other, made in ((_difference, spread(j, x)), (y, tilt(j, x, y)))
+        ),
+    ),
+    Rule(
+        "distribute",
+        "sum(j, (x + y) * z) = sum(j, x * z) + sum(j, y * z)",
+        "reassociating",
+        "x has a factor that does not depend on j; y does",
+        "that factor can leave its sum",
+        (
+            _where(
+                sum_over(j, (x + y) * z),
+                sum_over(j, x * z) + sum_over(j, y * z),
+                eg.eq(x).to(u * v),
+                y_depends_on_the_axis=_moves(y, free_y),
+                a_factor_of_x_does_not_depend_on_the_axis=_still(u, free_z),
+                x_depends_on_the_axis=_moves(v, free_x),
+            ),
+        ),
+    ),
+    Rule(
         "exchange",
         "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))",
         "reassociating",
@@ -375,13 +444,18 @@ def analysis() -> eg.Ruleset:
         follows(select(x, y, z), [of_x, of_y, of_z], both | free_z),
         *(
             follows(op, [of_x], free_x.remove(j))
-            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x))
+            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x), spread(j, x))
         ),
-        *(follows(op, [of_x, of_y], both.remove(j)) for op in (contract(j, x, y), roll(j, x, y))),
+        *(
+            follows(op, [of_x, of_y], both.remove(j))
+            for op in (contract(j, x, y), roll(j, x, y), tilt(j, x, y))
+        ),
         eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
         implies(exponent(x), eg.eq(w).to(apply1("exp2", x))),
         implies(factor_in(j, x), eg.eq(w).to(sum_over(j, x))),
         implies(factor_in(j, x), factor_in(j, w), eg.eq(w).to(x * y)),
+        implies(factor_in(j, x), factor_in(j, w), eg.eq(w).to(x + y)),
+        implies(early(w), eg.eq(w).to(x * y), early(x), early(y)),
     )
 
 

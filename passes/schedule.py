@@ -62,7 +62,7 @@ def fold_schedules(
 
     `rows` are the axes that the scores of its blocks depend on; they are `heavy` with sums of their
     own inside. The last of the rows is cut into blocks, which share what a turn loads, and the axes
-    that are no rows are whole, so that no block is computed twice.
+    that are no rows are whole or wide, so that few blocks are computed twice.
     """
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
     for block, fold in (

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..dialect import DTYPES, DType
 from . import terms
 from .index import Axis, Expr, of_axis, substitute
 from .schedule import Schedule
-from .terms import FOLDS, Term, postorder
+from .terms import FOLDS, ROLLING, Term, postorder
 
 Choose = Callable[[tuple[Axis, ...], Term], Schedule]  # how a step runs
 OUTPUT = "out"
@@ -78,7 +79,7 @@ class Staged:
 
 def fold_axis(root: Term) -> Axis | None:
     """The axis of the rolling sums in a term; None if there are none, or none that can be staged."""
-    rolls = [t for t in postorder([root]) if t.op == "roll"]
+    rolls = [t for t in postorder([root]) if t.op in ROLLING]
     if not rolls or any(t.dtype.bits == 16 or t.attr != rolls[0].attr for t in rolls):
         return None
     folds = [t for t in postorder([root]) if t.op in FOLDS and t.attr == rolls[0].attr]
@@ -113,7 +114,7 @@ class _Stager:
         for a in axes:
             self._cut(a, schedule.block(a))
         self.first: list[Step] = []  # what is stored before a loop
-        self.states: dict[Term, tuple[Term, ...]] = {}  # the local buffers of a fold, or of a score
+        self.states: dict[Any, tuple[Term, ...]] = {}  # the local buffers of a fold, or of a score
         self.finished: dict[Term, Term] = {}
 
     def _cut(self, axis: Axis, block: int) -> None:
@@ -184,25 +185,64 @@ class _Stager:
             known[score] = self._store(turn, terms.at(score, places, known), score.axes)
             others = [x for f in group for x in f.args if x is not score]
             shares[score] = self._shift(turn, score, known[score], score in postorder(others))
-        scores = shares.keys()
         for f in group:  # what is folded over other axes is computed once for the block
             for part in _heavy(list(f.args), self.axis, known):
                 known[part] = self._store(turn, terms.at(part, places, known), part.axes)
+        centres = dict.fromkeys(f.args[0] for f in group if f.op in ("spread", "tilt"))
+        for x in centres:
+            self._move_mean(turn, x, terms.at(x, places, known))
         for f in group:
-            if f.op == "max" and f.args[0] in scores:
+            if f.op == "max" and f.args[0] in shares:
                 continue
-            body = terms.at(f.args[-1], places, known)
+            args = [terms.at(x, places, known) for x in f.args]
             if f.op == "roll":
-                total, scale = self._state(f)[0], self.states[f.args[0]][2]
-                share = terms.apply("mul", shares[f.args[0]], body)
-                kept = terms.apply("mul", total, scale)
-                new = terms.apply("add", kept, terms.reduction("sum", turn.axis, share))
+                self._roll(turn, f, shares[f.args[0]], args[1])
+            elif f.op in ROLLING:
+                self._centre(turn, f, args)
             else:
                 total = self._state(f)[0]
-                new = terms.reduction(f.op, turn.axis, terms.cast(body, total.dtype))
-                new = terms.apply("add" if f.op == "sum" else "larger", total, new)
-            self._assign(turn.steps, total, new)
+                part = terms.reduction(f.op, turn.axis, terms.cast(args[0], total.dtype))
+                new = terms.apply("add" if f.op == "sum" else "larger", total, part)
+                self._assign(turn.steps, total, new)
+        for x in centres:
+            mean, new = self._mean_state(x)
+            self._assign(turn.steps, mean, new)
         return tuple(turn.steps)
+
+    def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
+        total, scale = self._state(fold)[0], self.states["top", fold.args[0]][2]
+        part = terms.reduction("sum", turn.axis, terms.apply("mul", share, weight))
+        self._assign(turn.steps, total, terms.apply("add", terms.apply("mul", total, scale), part))
+
+    def _move_mean(self, turn: _Turn, x: Term, block: Term) -> None:
+        """The mean with this block: the mean + sum(block - mean) / (places so far)."""
+        mean, new = self._mean_state(x)
+        seen = substitute(turn.place, {turn.axis: Expr(turn.axis.size)})
+        part = terms.reduction("sum", turn.axis, _minus(block, mean))
+        share = terms.apply("recip", terms.index(seen, x.dtype))
+        self._assign(turn.steps, new, terms.apply("add", mean, terms.apply("mul", part, share)))
+
+    def _centre(self, turn: _Turn, fold: Term, args: list[Term]) -> None:
+        """A sum of differences from the mean so far, corrected for how the mean moves.
+
+        Of squares: (x - mean) * (x - mean') is the exact change. Weighted: each weight so far is
+        further from the mean by what the mean moves.
+        """
+        total = self._state(fold)[0]
+        mean, new = self._mean_state(fold.args[0])
+        from_new = _minus(args[0], new)
+        if fold.op == "spread":
+            part = terms.apply("mul", _minus(args[0], mean), from_new)
+            change = terms.reduction("sum", turn.axis, part)
+            self._assign(turn.steps, total, terms.apply("add", total, change))
+            return
+        weights = self._weight_state(fold.args[1])
+        part = terms.reduction("sum", turn.axis, terms.apply("mul", from_new, args[1]))
+        moved = terms.apply("mul", _minus(mean, new), weights)
+        change = terms.apply("add", moved, part)
+        self._assign(turn.steps, total, terms.apply("add", total, change))
+        more = terms.reduction("sum", turn.axis, args[1])
+        self._assign(turn.steps, weights, terms.apply("add", weights, more))
 
     def _shift(self, turn: _Turn, score: Term, block: Term, again: bool) -> Term:
         """Move the running maximum of a score; exp2(score - maximum) for the block.
@@ -217,8 +257,7 @@ class _Stager:
         base = terms.select(is_set, new, terms.constant(0, score.dtype))
 
         def power(x: Term) -> Term:
-            below = terms.apply("mul", base, terms.constant(-1, base.dtype))
-            return terms.apply("exp2", terms.apply("add", x, below))
+            return terms.apply("exp2", _minus(x, base))
 
         share = self._local(score.axes, score.dtype, turn.axis) if again else block
         self._assign(turn.steps, share, power(block))
@@ -232,10 +271,10 @@ class _Stager:
             total = self.states[fold][0]
             if fold.op != "roll":
                 return terms.cast(total, fold.dtype)
-            top = self.states[fold.args[0]][0]
+            top = self.states["top", fold.args[0]][0]
             is_set = terms.apply("less_than", terms.constant(float("-inf"), top.dtype), top)
             return terms.select(is_set, total, terms.constant(float("nan"), total.dtype))
-        return self.states[fold.args[0]][0]  # the maximum of a score
+        return self.states["top", fold.args[0]][0]  # the maximum of a score
 
     # --- local buffers ------------------------------------------------------------------------
 
@@ -253,11 +292,25 @@ class _Stager:
 
     def _score_state(self, score: Term) -> tuple[Term, ...]:
         """The maximum of a score so far, the one with this block, and the factor between them."""
-        if score not in self.states:
-            kept = [self._local(score.axes - {self.axis}, score.dtype) for _ in range(3)]
-            self._assign(self.first, kept[0], terms.constant(float("-inf"), score.dtype))
-            self.states[score] = tuple(kept)
-        return self.states[score]
+        return self._kept(("top", score), 3, float("-inf"))
+
+    def _mean_state(self, x: Term) -> tuple[Term, ...]:
+        """The mean so far, and with this block."""
+        return self._kept(("mean", x), 2, 0.0)
+
+    def _weight_state(self, weight: Term) -> Term:
+        """The sum of the weights so far."""
+        return self._kept(("weight", weight), 1, 0.0)[0]
+
+    def _kept(self, key: tuple[str, Term], count: int, first: float) -> tuple[Term, ...]:
+        """Local buffers over the axes of a term without the folded one; the first starts at a
+        number."""
+        if key not in self.states:
+            term = key[1]
+            kept = [self._local(term.axes - {self.axis}, term.dtype) for _ in range(count)]
+            self._assign(self.first, kept[0], terms.constant(first, term.dtype))
+            self.states[key] = tuple(kept)
+        return self.states[key]
 
     def _local(self, axes: frozenset[Axis], dtype: DType, *more: Axis) -> Term:
         """A load from a new local buffer over the blocks of these axes."""
@@ -291,6 +344,10 @@ class _Stager:
         self, buffer: str, index: tuple[Expr, ...], axes: tuple[Axis, ...], term: Term
     ) -> Step:
         return Step(buffer, index, axes, term, self.choose(axes, term))
+
+
+def _minus(x: Term, y: Term) -> Term:
+    return terms.apply("add", x, terms.apply("mul", y, terms.constant(-1, y.dtype)))
 
 
 def _heavy(roots: list[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:
@@ -332,6 +389,8 @@ def _reach(
     lows: list[Expr | None] = []
     highs: list[Expr | None] = []
     for f in group:
+        if f.op in ("spread", "tilt"):
+            return None, None
         neutral = terms.identity("sum" if f.op == "sum" else "max", f.args[0].dtype)
         low = high = None
         for expr in _conditions(f.args[0], neutral):

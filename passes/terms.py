@@ -10,7 +10,7 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -25,15 +25,16 @@ from .index import Axis, Datum, Expr, of_axis, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
-FOLDS = (*REDUCTIONS, "roll")  # the ops that bind an axis
+ROLLING = ("roll", "spread", "tilt")  # sums whose terms depend on a finished fold: see `unrolled`
+FOLDS = (*REDUCTIONS, *ROLLING)  # the ops that bind an axis
 
 
 class Term:
     """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, sum, max,
-    roll, cast, bitcast, select, div, larger; `attr` is what the op needs besides `args`:
+    roll, spread, tilt, cast, bitcast, select, div, larger; `attr` is what the op needs besides `args`:
 
     load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
-    expression); const: its canonical text; sum, max, roll: the axis.
+    expression); const: its canonical text; a fold: its axis.
     """
 
     __slots__ = ("__dict__", "__weakref__", "args", "attr", "axes", "dtype", "op")
@@ -183,22 +184,31 @@ def reduction(op: str, axis: Axis, body: Term) -> Term:
     return _intern(op, (body,), axis, body.dtype)
 
 
-def roll(axis: Axis, score: Term, weight: Term) -> Term:
-    """sum(axis, exp2(score - max(axis, score)) * weight), as one loop that keeps a running maximum.
+def rolling(op: str, axis: Axis, *args: Term) -> Term:
+    """A sum of terms that depend on a fold over the same axis, as one loop that keeps both.
 
-    Where the maximum so far moves from m to m', what was added up is multiplied by exp2(m - m').
+    roll(x, w): sum(j, exp2(x - max(j, x)) * w); spread(x): sum(j, (x - mean) * (x - mean)), where
+    mean is sum(j, x) / n; tilt(x, w): sum(j, (x - mean) * w). Where the maximum so far moves from m
+    to m', what was added up is multiplied by exp2(m - m'); where the mean moves, what was added up
+    is corrected by its distance (Welford, Technometrics 4 (1962) 419).
     """
     if axis.size == 0:
-        return constant(0, weight.dtype)
-    return _intern("roll", (score, weight), axis, weight.dtype)
+        return constant(0, args[-1].dtype)
+    return _intern(op, args, axis, args[-1].dtype)
 
 
 def unrolled(x: Term) -> Term:
-    """The sum that a `roll` stands for."""
-    score, weight = x.args
-    top = apply("mul", reduction("max", x.attr, score), constant(-1, score.dtype))
-    share = apply("exp2", apply("add", score, top))
-    return reduction("sum", x.attr, apply("mul", share, weight))
+    """The sum that a rolling one stands for."""
+    value, dtype = x.args[0], x.args[0].dtype
+    if x.op == "roll":
+        top = apply("mul", reduction("max", x.attr, value), constant(-1, dtype))
+        factor = apply("exp2", apply("add", value, top))
+    else:
+        total = reduction("sum", x.attr, value)
+        mean = apply("mul", total, constant(-1 / x.attr.size, dtype))
+        factor = apply("add", value, mean)
+    weight = factor if x.op == "spread" else x.args[1]
+    return reduction("sum", x.attr, apply("mul", factor, weight))
 
 
 def cast(x: Term, dtype: DType) -> Term:
@@ -360,8 +370,8 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
         return nonneg(moved(x.attr))
     if x.op in REDUCTIONS:
         return reduction(x.op, x.attr, args[0])
-    if x.op == "roll":
-        return roll(x.attr, *args)
+    if x.op in ROLLING:
+        return rolling(x.op, x.attr, *args)
     if x.op in ("cast", "bitcast"):
         return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
     return select(*args) if x.op == "select" else apply(x.op, *args)
@@ -388,7 +398,7 @@ def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None 
         elif x.op in FOLDS and x.attr in axes:
             axis = next(a for a in axes[x.attr].axes if of_axis(a) == axes[x.attr])
             fresh = [args[a] for a in x.args]
-            made[x] = roll(axis, *fresh) if x.op == "roll" else reduction(x.op, axis, *fresh)
+            made[x] = (rolling if x.op in ROLLING else reduction)(x.op, axis, *fresh)
         else:
             made[x] = rebuild(x, args)
     return made[root]
@@ -414,27 +424,37 @@ def postorder(roots: list[Term], stop: Collection[Term] = ()) -> list[Term]:
 
 
 def plain(root: Term) -> Term:
-    """`root` with the sum that each `roll` in it stands for."""
+    """`root` with the sum that each rolling one in it stands for."""
     made: dict[Term, Term] = {}
     for x in postorder([root]):
         made[x] = rebuild(x, made)
-        if x.op == "roll":
+        if x.op in ROLLING:
             made[x] = unrolled(made[x])
     return made[root]
 
 
 def rolled(root: Term) -> Term:
-    """The inverse of `plain`: every sum that has the form of a `roll` is one."""
+    """The inverse of `plain`: every sum that has the form of a rolling one is one."""
     made: dict[Term, Term] = {}
     for x in postorder([root]):
         y = made[x] = rebuild(x, made)
-        if y.op != "sum":
-            continue
-        body = y.args[0]
-        factors = [(body, constant(1, body.dtype))]
-        factors += [body.args, body.args[::-1]] if body.op == "mul" else []
-        for share, weight in factors:
-            if share.op == "exp2" and share.args[0].op == "add":
-                scores = [s for s in share.args[0].args if unrolled(roll(y.attr, s, weight)) is y]
-                made[x] = roll(y.attr, scores[0], weight) if scores else made[x]
+        if y.op == "sum" and y.dtype.is_float:
+            plain_y = plain(y)
+            made[x] = next((r for r in _guesses(y) if plain(r) is plain_y), y)
     return made[root]
+
+
+def _guesses(x: Term) -> Iterator[Term]:
+    """Rolling sums that a sum may be, by the shape of its body."""
+    body, one = x.args[0], constant(1, x.dtype)
+    factors = [(body, one)]
+    factors += [body.args, body.args[::-1]] if body.op == "mul" else []
+    for factor, weight in factors:
+        difference = factor.args[0] if factor.op == "exp2" else factor
+        for value in difference.args if difference.op == "add" else ():
+            if factor.op == "exp2":
+                yield rolling("roll", x.attr, value, weight)
+            elif factor is weight:
+                yield rolling("spread", x.attr, value)
+            else:
+                yield rolling("tilt", x.attr, value, weight)
