@@ -181,6 +181,13 @@ TABLE: list[Rule] = [
         "no buffer between producer and consumer; read backwards: compute once, load often",
     ),
     Rule(
+        "powers",
+        "exp2(a) * exp2(b) = exp2(a + b)",
+        "reassociating",
+        "a + b is simpler: parts of them cancel",
+        "an exponential in two parts is one",
+    ),
+    Rule(
         "commute",
         "x * y = y * x;  x + y = y + x",
         "exact",

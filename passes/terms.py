@@ -11,7 +11,7 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakValueDictionary
@@ -458,3 +458,38 @@ def _guesses(x: Term) -> Iterator[Term]:
                 yield rolling("spread", x.attr, value)
             else:
                 yield rolling("tilt", x.attr, value, weight)
+
+
+# --- exponents ----------------------------------------------------------------------------------
+
+
+def joined_power(x: Term) -> Term | None:
+    """exp2(a) * exp2(b) as exp2(a + b), where parts of a and b cancel; None if nothing does.
+
+    What cancels may leave a multiple of the last place: 2^-20 of the largest coefficient.
+    """
+    if x.op != "mul" or any(a.op != "exp2" for a in x.args):
+        return None
+    parts = [pair for a in x.args for pair in _linear(a.args[0], 1.0)]
+    total: dict[Term, float] = {}
+    largest: dict[Term, float] = {}
+    for atom, c in parts:
+        total[atom] = total.get(atom, 0.0) + c
+        largest[atom] = max(largest.get(atom, 0.0), abs(c))
+    kept = {atom: c for atom, c in total.items() if abs(c) > 2.0**-20 * largest[atom]}
+    if len(kept) == len(total) or not kept:
+        return None
+    scale = max(map(abs, kept.values()))
+    scaled = [apply("mul", atom, constant(c / scale, x.dtype)) for atom, c in kept.items()]
+    exponent = reduce(lambda a, b: apply("add", a, b), scaled)
+    return apply("exp2", apply("mul", exponent, constant(scale, x.dtype)))
+
+
+def _linear(x: Term, factor: float) -> list[tuple[Term, float]]:
+    """A sum's terms and their constant factors."""
+    if x.op == "add":
+        return [pair for a in x.args for pair in _linear(a, factor)]
+    for a, b in (x.args, x.args[::-1]) if x.op == "mul" else ():
+        if b.op == "const":
+            return _linear(a, factor * b.value)
+    return [(x, factor)]
