@@ -43,16 +43,18 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     else:
         counter = _Counter(schedule, axes, target)
         counter.run(term, programs)
-        work = _Work(counter.instructions, counter.fetched * programs, counter.touched)
+        fetched, again = counter.fetched * programs, counter.again * programs
+        work = _Work(counter.instructions, fetched, again, counter.touched)
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
     output = prod(a.size for a in axes) * term.dtype.bytes
     moved = sum(work.touched.values()) + output
-    fetched = work.fetched / (target.cache_bandwidth * busy)
+    near = target.cache_bandwidth * busy
     alone = programs == 1 and not target.is_gpu  # runs where it is called, without a barrier
     launch = target.launch / 10 if alone else target.launch
-    return launch + max(computing + fetched, moved / target.bandwidth)
+    reading = max(computing + work.fetched / near, moved / target.bandwidth)
+    return launch + reading + work.again / near
 
 
 def cheapest(
@@ -67,7 +69,8 @@ def cheapest(
     if fold_axis(term) is not None and not strict and not target.is_gpu:
         scores = [t.args[0] for t in postorder([term]) if t.op in ROLLING]
         rows = frozenset(a for s in scores for a in s.axes if a in axes)
-        heavy = any(t.op in FOLDS for t in postorder(scores))
+        weighted = any(t.axes - rows for t in postorder([term]) if t.op in ROLLING)
+        heavy = weighted or any(t.op in FOLDS for t in postorder(scores))
         options += [(term, s) for s in fold_schedules(axes, rows, heavy, target)]
     enough = at_least(term, axes, target) * 1.05
     priced: list[tuple[float, Schedule]] = []
@@ -81,10 +84,10 @@ def cheapest(
 def at_least(term: Term, axes: tuple[Axis, ...], target: Target) -> float:
     """Seconds that no schedule of a kernel falls below: every part once for each of its points."""
     instructions = 0.0
-    touched: dict[tuple, float] = {}
+    touched: dict[str, float] = {}
     for t in postorder([term]):
         if t.op == "load":
-            touched[t.attr[0], t.attr[1]] = _reached(t) * t.dtype.bytes
+            touched[t.attr[0]] = max(touched.get(t.attr[0], 0.0), _reached(t) * t.dtype.bytes)
         elif t.op in FOLDS:
             around = t.axes.union(t.args[0].axes, {t.attr})
             instructions += 0.2 * prod(a.size for a in around)
@@ -123,7 +126,8 @@ class _Work:
 
     instructions: float = 0.0
     fetched: float = 0.0  # bytes brought near
-    touched: dict[tuple, float] = field(default_factory=dict)  # bytes of each buffer that it reads
+    again: float = 0.0  # and not for the first time
+    touched: dict[str, float] = field(default_factory=dict)  # bytes of each buffer that it reads
 
 
 def _staged_work(
@@ -131,12 +135,16 @@ def _staged_work(
 ) -> _Work:
     work = _Work()
     for phase in stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target)).phases:
+        near: set[tuple] = set()  # a turn's steps share what they bring near
         for step in phase.steps:
             counter = _Counter(step.schedule, step.axes, target)
+            counter.seen = near
             counter.run(step.term, programs * phase.turns)
             work.instructions += counter.instructions
             work.fetched += counter.fetched * programs * phase.turns
-            work.touched.update(counter.touched)
+            work.again += counter.again * programs * phase.turns
+            for name, size in counter.touched.items():
+                work.touched[name] = max(work.touched.get(name, 0.0), size)
     return work
 
 
@@ -148,7 +156,9 @@ class _Counter(Walker):
         self.target = target
         self.outer: tuple[Axis, ...] = ()
         self.instructions = 0.0
-        self.touched: dict[tuple, float] = {}
+        self.touched: dict[str, float] = {}  # bytes of each buffer that is read
+        self.seen: set[tuple] = set()
+        self.again = 0.0  # bytes that one program fetches again, as they have not stayed near
         self.fetched = 0.0  # bytes that one program brings near
 
     def run(self, term: Term, trips: float) -> None:
@@ -197,13 +207,15 @@ class _Counter(Walker):
         key = (term.attr[0], index)
         spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
         span = prod(spans) * term.dtype.bytes
-        if term.attr[0].startswith("%"):
-            pass  # a local buffer
-        elif key not in self.touched:
-            self.touched[key] = _reached(term) * term.dtype.bytes
-            self.fetched += span
-        elif span > self.target.near:  # it has not stayed
-            self.fetched += span
+        name = term.attr[0]
+        if not name.startswith("%"):  # no local buffer
+            if name in self.touched and span > self.target.near:  # it has not stayed
+                self.again += span
+            elif key not in self.seen:
+                self.fetched += span
+            self.seen.add(key)
+            bytes_ = _reached(term) * term.dtype.bytes
+            self.touched[name] = max(self.touched.get(name, 0.0), bytes_)
         wide = level.shape(term.axes)
         if not wide:
             price = BROADCAST_LOAD

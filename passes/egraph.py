@@ -77,7 +77,9 @@ class Saturated:
     class_of: dict[Term, str]
     report: dict = field(default_factory=dict)
 
-    def follow(self, start: T, step: Callable[[ENode, list[T]], T], join: Callable[[T, T], T]) -> dict[str, T]:
+    def follow(
+        self, start: T, step: Callable[[ENode, list[T]], T], join: Callable[[T, T], T]
+    ) -> dict[str, T]:
         """A value for every class: `step` gives a node's from its children's, `join` combines those
         of a class's nodes, until nothing changes. Nodes on a cycle begin with `start`."""
         found = dict.fromkeys(self.classes, start)
@@ -229,7 +231,9 @@ def _run(
     return budget.iterations, f"iteration budget of {budget.iterations}"
 
 
-def _parts(order: list[Term], axis: Axis, outer: Axis, inner: Axis) -> list[tuple[Term, Axis, Term]]:
+def _parts(
+    order: list[Term], axis: Axis, outer: Axis, inner: Axis
+) -> list[tuple[Term, Axis, Term]]:
     """The leaves that depend on an axis, and what they are where it is split."""
     place = {axis: of_axis(outer) * inner.size + of_axis(inner)}
     return [(t, axis, terms.at(t, place)) for t in order if not t.args and axis in t.axes]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import product
 from math import prod
 from typing import TypeVar
 
@@ -105,7 +106,9 @@ def derived_candidates(
         for node in graph.classes[where]:
             for child in node.children:
                 visit(child)
-        loaded = any(n.template is not None and n.template.op == "load" for n in graph.classes[where])
+        loaded = any(
+            n.template is not None and n.template.op == "load" for n in graph.classes[where]
+        )
         kinds = [n for n in graph.classes[where] if n.op in BINDERS]
         over = axes[where]
         if loaded or not kinds or not over or prod(a.size for a in over) > largest:
@@ -196,10 +199,10 @@ class Extractor:
             where: [n.template.attr[0] for n in nodes if n.template and n.template.op == "load"]
             for where, nodes in self.graph.classes.items()
         }
-        self.loads = {
-            w: sum(self.bit.get(x, 0) for x in set(names)) for w, names in loads.items()
-        }
+        self.loads = {w: sum(self.bit.get(x, 0) for x in set(names)) for w, names in loads.items()}
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
+        nodes = [n for found in self.graph.classes.values() for n in found]
+        self._styles = (False, True) if any(n.op in ROLLING for n in nodes) else (False,)
         self.reaches = self.graph.follow(0, self._reach, int.__or__)  # loads, however deep below
         free = {name: bit for name, bit in self.bit.items() if self.candidates[name].free}
         self.free = sum(free.values())
@@ -350,14 +353,16 @@ class Extractor:
             axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
             places = {a: of_axis(d) for a, d in zip(value.axes, axes, strict=True)}
             found: dict[Term, None] = {}
-            for vector in [a for a in value.axes if a.size > 1] + [None]:
-                context = (value.axes, vector)
+            vectors = [a for a in value.axes if a.size > 1] + [None]
+            for context in product([value.axes], vectors, self._styles):
                 if context not in self._cheapest:
-                    self._cheapest[context] = _Cheapest(self, value.axes, vector)
+                    self._cheapest[context] = _Cheapest(self, *context)
                 found[terms.at(self._cheapest[context].term(value.where, mask), places)] = None
             bounds = [cost.at_least(t, axes, self.target) for t in found]
             order = sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
-            self._choices[key] = _Terms(tuple(t for _, t in order), axes, order[0][0], value.free, key)
+            self._choices[key] = _Terms(
+                tuple(t for _, t in order), axes, order[0][0], value.free, key
+            )
         return self._choices[key]
 
     def _best_kernel(self, name: str, mask: int) -> Chosen:
@@ -395,8 +400,11 @@ class _Cheapest:
     on the vector axis), and inside a reduction once more for each tile of the axes it lacks.
     """
 
-    def __init__(self, extractor: Extractor, axes: tuple[Axis, ...], vector: Axis | None):
+    def __init__(
+        self, extractor: Extractor, axes: tuple[Axis, ...], vector: Axis | None, rolls: bool
+    ):
         self.extractor = extractor
+        self.rolls = rolls  # whether a sum is a rolling one where it can be
         self.graph = extractor.graph
         self.target = extractor.target
         self.inputs = extractor.inputs
@@ -433,7 +441,8 @@ class _Cheapest:
         nodes = self.graph.classes[where]
         if self.extractor.loads[where] & allowed & ~self.extractor.free:  # read what is in a buffer
             nodes = [n for n in nodes if n.template is not None and n.template.op == "load"]
-        for node in nodes:
+        rolling = [n for n in nodes if n.op in ROLLING] if self.rolls else []
+        for node in rolling or nodes:
             way = self._price(node, allowed)
             if way.cost < best.cost:
                 best = way

@@ -75,7 +75,9 @@ def spread(axis: Axis, x: Node) -> Node: ...
 @eg.function(egg_fn="tilt")
 def tilt(axis: Axis, x: Node, weight: Node) -> Node: ...
 @eg.function(egg_fn="cut")
-def cut(x: Node, axis: Axis) -> Node: ...  # x where its axis is given by the two that it splits into
+def cut(
+    x: Node, axis: Axis
+) -> Node: ...  # x where its axis is given by the two that it splits into
 
 
 @eg.function(egg_fn="free", merge=lambda old, new: old & new)
@@ -370,7 +372,10 @@ TABLE: list[Rule] = [
             _where(cut(select(x, y, z), j), select(cut(x, j), cut(y, j), cut(z, j))),
             *(
                 Rewrite(
-                    (eg.eq(w).to(cut(over(k, x), j)),), w, over(k, cut(x, j)), {"another axis": (eg.ne(j).to(k),)}
+                    (eg.eq(w).to(cut(over(k, x), j)),),
+                    w,
+                    over(k, cut(x, j)),
+                    {"another axis": (eg.ne(j).to(k),)},
                 )
                 for over in (sum_over, max_over)
             ),

@@ -60,16 +60,20 @@ def fold_schedules(
 ) -> Iterator[Schedule]:
     """The schedules of one loop that runs all folds of a kernel over an axis.
 
-    `rows` are the axes that the scores of its blocks depend on; they are `heavy` with sums of their
-    own inside. The last of the rows is cut into blocks, which share what a turn loads, and the axes
+    `rows` are the axes that the scores of its blocks depend on; a kernel is `heavy` if these have
+    sums inside, or weights of other axes. The last of the rows is cut into blocks, which share what a turn loads, and the axes
     that are no rows are whole or wide, so that few blocks are computed twice.
     """
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
-    for block, fold in (
-        ((32, 64), (64, 64), (64, 128), (128, 128)) if heavy else ((1, 256), (1, 1024))
-    ):
+    choices = ((32, 64), (64, 64), (64, 128), (128, 128)) if heavy else ((1, 256), (1, 1024))
+    for block, fold in choices:
         blocks = {a: 1 if a in rows else a.size for a in axes}
-        blocks.update({a: min(a.size, block) for a in shared})
+        others = prod(a.size for a in axes if a in rows and a not in shared)
+        for a in shared:  # as many blocks as units, or a multiple, all of a size
+            count = -(-a.size // block)
+            if others * count % target.units:
+                count = min(a.size, count + 1)
+            blocks[a] = -(-a.size // count)
         yield Schedule(
             None,
             tuple((a.name, 1) for a in axes),

@@ -180,6 +180,7 @@ class _Stager:
         turn = _Turn(place, axis)
         places = {**self.places, self.axis: place}
         known = dict(self.finished)
+        self._store_shared(turn, group, places, known)
         shares: dict[Term, Term] = {}
         for score in dict.fromkeys(f.args[0] for f in group if f.op == "roll"):
             known[score] = self._store(turn, terms.at(score, places, known), score.axes)
@@ -208,6 +209,18 @@ class _Stager:
             mean, new = self._mean_state(x)
             self._assign(turn.steps, mean, new)
         return tuple(turn.steps)
+
+    def _store_shared(
+        self, turn: _Turn, group: list[Term], places: dict[Axis, Expr], known: dict[Term, Term]
+    ) -> None:
+        """Store the folds over other axes that several arguments read."""
+        readers: dict[Term, int] = {}
+        for x in dict.fromkeys(x for f in group for x in f.args):
+            for part in _heavy([x], self.axis, known):
+                readers[part] = readers.get(part, 0) + 1
+        for part, count in readers.items():
+            if count > 1:
+                known[part] = self._store(turn, terms.at(part, places, known), part.axes)
 
     def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
         total, scale = self._state(fold)[0], self.states["top", fold.args[0]][2]
