@@ -141,10 +141,11 @@ def saturate(
     started = time.perf_counter()
     order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
     allowed = {rule.name for rule in rules.active(precision)} - set(without)
-    if "powers" in allowed:
-        powers = [(t, terms.joined_power(t)) for t in order]
-        equal = [*equal, *((t, power) for t, power in powers if power is not None)]
-        order = terms.postorder([*order, *(t for pair in equal for t in pair)])
+    for name, make in (("powers", terms.joined_power), ("pick", terms.picked)):
+        if name in allowed:
+            made = [(t, make(t)) for t in order]
+            equal = [*equal, *((t, new) for t, new in made if new is not None)]
+    order = terms.postorder([*order, *(t for pair in equal for t in pair)])
     parts = [found for split in splits for found in _parts(order, *split)]
     order = terms.postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}

@@ -1,7 +1,8 @@
 """The table of rewrite rules: one entry is a law, its guards, its class and how egglog states it.
 
 `exact` rules give the same bits; `reassociating` ones change the order of rounding (and may turn an
-overflow into a finite number or the other way round); a precision policy chooses classes. The laws
+overflow into a finite number or the other way round); `approximate` ones hold for finite numbers
+only, or to a few last places. A precision policy chooses classes. The laws
 that need no search are applied when a term is built: views are absorbed by `comprehend`, constants
 folded and quotients recognised by `terms`; they stand here so that this table is the whole list.
 
@@ -128,7 +129,7 @@ class Rule:
 
     name: str
     law: str
-    kind: str  # "exact" or "reassociating"
+    kind: str  # "exact", "reassociating" or "approximate"
     guards: str = ""
     gain: str = ""  # what it is good for
     rewrites: tuple[Rewrite, ...] = ()
@@ -181,6 +182,13 @@ TABLE: list[Rule] = [
         "exact",
         "a reduction inside t is finished: t is a whole term",
         "no buffer between producer and consumer; read backwards: compute once, load often",
+    ),
+    Rule(
+        "pick",
+        "sum(j, (i = j) * y) = y at j = i, or 0 where no j is i",
+        "approximate",
+        "i does not depend on j",
+        "a row is read by its index; the other rows count as finite, as 0 * inf is NaN",
     ),
     Rule(
         "powers",

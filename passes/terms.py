@@ -21,7 +21,7 @@ import numpy as np
 from ..dialect import DTYPES, PRIMITIVES, DType
 from ..dialect.errors import CompileError
 from ..dialect.interpreter import convert
-from .index import Axis, Datum, Expr, of_axis, substitute
+from .index import Axis, Datum, Expr, of_axis, of_term, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
@@ -378,10 +378,7 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
 
 
 def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None = None) -> Term:
-    """`root` with axes replaced by index expressions, and the terms in `known` by others.
-
-    A fold keeps its own axis, unless that is replaced by another axis of the same size.
-    """
+    """`root` with free axes replaced by index expressions, and the terms in `known` by others."""
     made: dict[Term, Term] = dict(known or {})
 
     def place(expr: Expr) -> Expr:
@@ -395,10 +392,9 @@ def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None 
             made[x] = _intern("table", (), (x.attr[0], place(x.attr[1])), x.dtype)
         elif x.op in ("index", "nonneg"):
             made[x] = index(place(x.attr), x.dtype) if x.op == "index" else nonneg(place(x.attr))
-        elif x.op in FOLDS and x.attr in axes:
-            axis = next(a for a in axes[x.attr].axes if of_axis(a) == axes[x.attr])
-            fresh = [args[a] for a in x.args]
-            made[x] = (rolling if x.op in ROLLING else reduction)(x.op, axis, *fresh)
+        elif x.op in FOLDS and x.attr in axes:  # its own axis is another of the same name
+            others = {a: e for a, e in axes.items() if a != x.attr}
+            made[x] = rebuild(x, {a: at(a, others, known) for a in x.args})
         else:
             made[x] = rebuild(x, args)
     return made[root]
@@ -458,6 +454,54 @@ def _guesses(x: Term) -> Iterator[Term]:
                 yield rolling("spread", x.attr, value)
             else:
                 yield rolling("tilt", x.attr, value, weight)
+
+
+# --- picking ------------------------------------------------------------------------------------
+
+
+def picked(x: Term) -> Term | None:
+    """sum(j, (i = j) * y) as y at j = i, or 0 where no j is i; None for another sum.
+
+    The condition is a factor (cast to a number) or chooses between y and 0; i does not depend on j.
+    """
+    if x.op != "sum":
+        return None
+    body, axis = x.args[0], x.attr
+    for condition, rest in _choices(body):
+        place = _where_equal(condition, axis)
+        if place is None:
+            continue
+        there = of_term(place)
+        last = there * -1 + (axis.size - 1)
+        inside = apply("mul", nonneg(there), nonneg(last))
+        return select(inside, at(rest, {axis: there}), constant(0, x.dtype))
+    return None
+
+
+def _choices(body: Term) -> Iterator[tuple[Term, Term]]:
+    """Conditions without which a term is 0, and the term where they hold."""
+    if body.op == "select" and body.args[2].op == "const" and body.args[2].value == 0:
+        yield body.args[0], body.args[1]
+    if body.op == "cast" and body.args[0].dtype.kind == "bool":
+        yield body.args[0], constant(1, body.dtype)
+    if body.op == "mul":
+        for part, other in (body.args, body.args[::-1]):
+            yield from ((c, apply("mul", rest, other)) for c, rest in _choices(part))
+
+
+def _where_equal(condition: Term, axis: Axis) -> Term | None:
+    """The integer that a position along the axis must equal: not (i < j or j < i)."""
+    if condition.op != "less_than" or condition.args[1].op != "const":
+        return None
+    either = condition.args[0]
+    if either.op != "add" or any(a.op != "less_than" for a in either.args):
+        return None
+    x, y = either.args
+    for position, place in (x.args, x.args[::-1]):
+        along = position.op == "index" and position.attr == of_axis(axis)
+        if along and axis not in place.axes and y.args == x.args[::-1]:
+            return place
+    return None
 
 
 # --- exponents ----------------------------------------------------------------------------------
