@@ -81,6 +81,7 @@ def cheapest(
     return min(priced, key=lambda pair: pair[0])
 
 
+@lru_cache(4096)
 def at_least(term: Term, axes: tuple[Axis, ...], target: Target) -> float:
     """Seconds that no schedule of a kernel falls below: every part once for each of its points."""
     instructions = 0.0

@@ -1,9 +1,10 @@
 """Extraction: which values become buffers, and which term computes each, at the least cost.
 
 Every value of a region may be materialised. For a set of materialised values each kernel's term is
-the cheapest that its class offers, where loads from other buffers of the set are allowed; the set
-itself is found by local search: add a value, drop one, or move one to a neighbour, as long as the
-predicted time falls. The same input gives the same result in every process.
+the cheapest that its class offers, where loads from other buffers of the set are allowed. Of a few
+values all sets are looked at; of more, sets are found by local search: add a value, drop one or all
+between two, or move one to a neighbour, as long as the predicted time falls. The same input gives
+the same result in every process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from itertools import product
+from itertools import compress, product
 from math import prod
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
 
 INFINITE = float("inf")
+EXACT = 7  # so many values that may be buffers or not: all sets are looked at
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,17 @@ class Chosen:
 
 @dataclass(frozen=True)
 class _Terms:
-    """Terms that compute a value over `axes`, and seconds that none of them falls below."""
+    """Terms that compute a value over `axes`, and seconds that each does not fall below."""
 
     terms: tuple[Term, ...]
     axes: tuple[Axis, ...]
-    seconds: float
+    bounds: tuple[float, ...]
     free: bool
     key: tuple[str, int]
+
+    @property
+    def seconds(self) -> float:
+        return self.bounds[0]
 
     @cached_property
     def reads(self) -> list[str]:
@@ -185,9 +191,12 @@ class Extractor:
     target: Target
     inputs: frozenset[str]
     strict: bool = False
+    count: int = 1  # how many sets of kernels are wanted
     budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
     tried: int = 0
     looked: int = 0
+    stopped: str = "no neighbour is better"
+    best: list[tuple[float, list[Chosen]]] = field(default_factory=list)
     _choices: dict[tuple[str, int], _Terms] = field(default_factory=dict)
     _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
     _scheduled: dict[tuple, tuple[float, Schedule]] = field(default_factory=dict)
@@ -201,8 +210,9 @@ class Extractor:
         }
         self.loads = {w: sum(self.bit.get(x, 0) for x in set(names)) for w, names in loads.items()}
         self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
-        nodes = [n for found in self.graph.classes.values() for n in found]
-        self._styles = (False, True) if any(n.op in ROLLING for n in nodes) else (False,)
+        self._rolls = self.graph.follow(
+            False, lambda n, below: n.op in ROLLING or any(below), lambda a, b: a or b
+        )
         self.reaches = self.graph.follow(0, self._reach, int.__or__)  # loads, however deep below
         free = {name: bit for name, bit in self.bit.items() if self.candidates[name].free}
         self.free = sum(free.values())
@@ -212,40 +222,49 @@ class Extractor:
         own = node.template.attr[0] if node.template and node.template.op == "load" else None
         return reduce(int.__or__, below, self.bit.get(own, 0) if own else 0)
 
-    def run(self) -> list[Chosen]:
-        """The kernels of the best set found, producers before consumers."""
+    def run(self) -> list[list[Chosen]]:
+        """The best sets of kernels that were found, the best first; producers before consumers."""
         with deep_recursion():
-            return self._search()
+            free = {c.name for c in self.candidates.values() if c.free}
+            fixed = set(self.outputs) | free
+            choice = [name for name in self.candidates if name not in fixed]
+            if len(choice) <= EXACT:
+                self.stopped = "all sets were looked at"
+                for kept in product((True, False), repeat=len(choice)):
+                    self._consider(fixed.union(compress(choice, kept)))
+            else:
+                self._local_search(fixed)
+        return [kernels for _, kernels in self.best]
 
-    def _search(self) -> list[Chosen]:
-        free = {c.name for c in self.candidates.values() if c.free}
-        start = (
-            set(self.outputs)
-            | free
-            | {c.name for c in self.candidates.values() if c.folds and c.users}
-        )
-        best, kept = self._total(start), start
+    def _local_search(self, fixed: set[str]) -> None:
+        kept = fixed | {c.name for c in self.candidates.values() if c.folds and c.users}
+        self._consider(kept)
         improved = True
         while improved:
             improved = False
-            for move in self._moves(kept, free):
-                seconds = self._total(move, best)
-                if seconds < best * (1 - 1e-6):
-                    best, kept, improved = seconds, move, True
+            for move in self._moves(kept, fixed):
+                if self._consider(move):
+                    kept, improved = move, True
                 if self.looked > self.budget:
-                    return self._kernels_of(kept)
-        return self._kernels_of(kept)
+                    self.stopped = f"budget of {self.budget} kernels"
+                    return
 
-    @property
-    def stopped(self) -> str:
-        """Why the search ended."""
-        met = self.looked > self.budget
-        return f"budget of {self.budget} kernels" if met else "no neighbour is better"
+    def _consider(self, kept: set[str]) -> bool:
+        """Price a set and remember it, if it is among the best; whether it is the very best."""
+        full = len(self.best) == self.count
+        limit = self.best[-1][0] * (1 - 1e-6) if full else INFINITE
+        seconds = self._total(kept, limit)
+        if seconds >= limit:
+            return False
+        kernels = self._kernels_of(kept)
+        if all(kernels != other for _, other in self.best):
+            self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])
+            del self.best[self.count :]
+        return self.best[0][1] == kernels
 
-    def _moves(self, kept: set[str], free: set[str]) -> Iterable[set[str]]:
+    def _moves(self, kept: set[str], fixed: set[str]) -> Iterable[set[str]]:
         """Sets near `kept`: each value is moved to one that reads it, dropped, or added; and the
         values between two are dropped at once."""
-        fixed = set(self.outputs) | free
         for name in self.candidates:
             if name in kept and name not in fixed:
                 for user in self._downstream(name):
@@ -340,7 +359,7 @@ class Extractor:
                 continue
             for node in self.graph.classes[where]:
                 for child in node.children:
-                    if child not in seen:
+                    if child not in seen and self.reaches[child] & allowed:
                         seen.add(child)
                         stack.append(child)
         return found
@@ -351,26 +370,31 @@ class Extractor:
         if key not in self._choices:
             value = self.candidates[name]
             axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
-            places = {a: of_axis(d) for a, d in zip(value.axes, axes, strict=True)}
+            moved = zip(value.axes, axes, strict=True)
+            places = {a: of_axis(d) for a, d in moved if a != d}
             found: dict[Term, None] = {}
             vectors = [a for a in value.axes if a.size > 1] + [None]
-            for context in product([value.axes], vectors, self._styles):
+            for context in product([value.axes], vectors, sorted({False, self._rolls[value.where]})):
                 if context not in self._cheapest:
                     self._cheapest[context] = _Cheapest(self, *context)
                 found[terms.at(self._cheapest[context].term(value.where, mask), places)] = None
             bounds = [cost.at_least(t, axes, self.target) for t in found]
             order = sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
-            self._choices[key] = _Terms(
-                tuple(t for _, t in order), axes, order[0][0], value.free, key
-            )
+            bounds, ordered = zip(*order, strict=True)
+            self._choices[key] = _Terms(ordered, axes, bounds, value.free, key)
         return self._choices[key]
 
     def _best_kernel(self, name: str, mask: int) -> Chosen:
         choices = self._terms(name, mask)
         axes = choices.axes
-        priced = [(*self._schedule(term, axes), term) for term in choices.terms]
-        seconds, schedule, term = min(priced, key=lambda p: p[0])
-        return Chosen(name, axes, term, schedule, seconds, choices.free)
+        best: Chosen | None = None
+        for term, least in zip(choices.terms, choices.bounds, strict=True):
+            if best is None or least < best.seconds:
+                seconds, schedule = self._schedule(term, axes)
+                if best is None or seconds < best.seconds:
+                    best = Chosen(name, axes, term, schedule, seconds, choices.free)
+        assert best is not None
+        return best
 
     def _schedule(self, term: Term, axes: tuple[Axis, ...]) -> tuple[float, Schedule]:
         """The schedule of least predicted time."""
@@ -411,22 +435,19 @@ class _Cheapest:
         self.axes = axes
         self.vector = vector
         self.memo: dict[tuple[str, int], _Way] = {}
+        self.built: dict[tuple[str, int], Term] = {}
         self.open: dict[tuple[str, int], int] = {}  # what is being looked at, and how deep
         self.cycle = 1 << 30  # the least depth that a cycle led back to
 
     def term(self, root: str, allowed: int) -> Term:
         """The cheapest term of a class that loads no buffers but the allowed ones."""
-        made: dict[str, Term] = {}
-
-        def build(where: str) -> Term:
-            if where not in made:
-                node = self._best(where, allowed).node
-                if node is None:
-                    raise CompileError("the e-graph offers no way to compute a value")
-                made[where] = node.build([build(child) for child in node.children])
-            return made[where]
-
-        return build(root)
+        key = (root, allowed & self.extractor.reaches[root])
+        if key not in self.built:
+            node = self._best(root, allowed).node
+            if node is None:
+                raise CompileError("the e-graph offers no way to compute a value")
+            self.built[key] = node.build([self.term(child, allowed) for child in node.children])
+        return self.built[key]
 
     def _best(self, where: str, allowed: int) -> _Way:
         key = (where, allowed & self.extractor.reaches[where])

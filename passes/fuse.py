@@ -66,32 +66,66 @@ def fuse(
     module: ir.Operation, target: Target, precision: str, without: Collection[str] = ()
 ) -> Fused:
     """The kernels of the module's first function for a target; `without` names rules to leave out."""
+    return candidates(module, target, precision, without, 1)[0]
+
+
+def candidates(
+    module: ir.Operation, target: Target, precision: str, without: Collection[str], count: int
+) -> list[Fused]:
+    """The best programs that were found, at most `count`, the best first.
+
+    The n-th has the n-th best kernels of every region, or the last where a region has fewer.
+    """
     function = entry_function(module)
     block = function.regions[0].blocks[0]
     weights: set[ir.Value] = {block.arguments[i] for i in named_arguments(function, ops.WEIGHT)}
-    solved: dict[str, tuple[list[Chosen], dict]] = {}
+    solved: dict[str, tuple[list[list[Chosen]], dict]] = {}
+    regions: list[tuple[Region, bool]] = []
+    for region in partition(block, weights):
+        regions.append((region, region.key in solved))
+        if region.key not in solved:
+            solved[region.key] = _solve(region, target, precision, without, count)
+    made: list[Fused] = []
     with module.context, function.location:
-        made = Fused(ir.Module.create())
-        builder = _Builder(made.module, function)
-        for region in partition(block, weights):
-            key = region.key
-            again = key in solved
-            if not again:
-                solved[key] = _solve(region, target, precision, without)
-            chosen, report = solved[key]
-            builder.add(region, chosen)
-            made.regions.append({**report, "reused": again})
-        builder.finish()
+        for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
+            fused = Fused(ir.Module.create())
+            builder = _Builder(fused.module, function)
+            for region, reused in regions:
+                sets, report = solved[region.key]
+                chosen = sets[min(n, len(sets) - 1)]
+                builder.add(region, chosen)
+                seconds = sum(k.seconds for k in chosen if not k.free)
+                known = {"kernels": len(chosen), "predicted seconds": seconds, "reused": reused}
+                fused.regions.append({**report, **known})
+            builder.finish()
+            made.append(fused)
     return made
+
+
+@dataclass(frozen=True)
+class CandidatesOptions:
+    """For which target, under which classes of rules, and how many programs."""
+
+    target: str = "cpu"
+    precision: str = "fast"
+    count: int = 4
+
+
+@register("dodeca-candidates", "Prints the best programs found, each a module", CandidatesOptions)
+def _candidates_pass(module: ir.Operation, options: CandidatesOptions) -> None:
+    target = find_target(options.target)
+    for n, fused in enumerate(candidates(module, target, options.precision, (), options.count)):
+        seconds = sum(r["predicted seconds"] for r in fused.regions)
+        print(f"// candidate {n}: {seconds * 1e6:.2f} us predicted\n{fused.module}")
 
 
 # --- one region ---------------------------------------------------------------------------------
 
 
 def _solve(
-    region: Region, target: Target, precision: str, without: Collection[str] = ()
-) -> tuple[list[Chosen], dict]:
-    """The kernels of a region; their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and
+    region: Region, target: Target, precision: str, without: Collection[str], count: int
+) -> tuple[list[list[Chosen]], dict]:
+    """The best sets of kernels of a region; their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and
     w0, w1, ... (what only the e-graph knows)."""
     names = region.names
     inputs = {v: names[v] for v in region.inputs}
@@ -114,18 +148,16 @@ def _solve(
     found = {names[v]: _candidate(v, region, whole, graph) for v in values}
     found = derived_candidates(graph, found, free, _largest(region))
     extractor = Extractor(
-        graph, found, outputs, target, frozenset(inputs.values()), precision == "strict"
+        graph, found, outputs, target, frozenset(inputs.values()), precision == "strict", count
     )
-    chosen = extractor.run()
+    sets = extractor.run()
     report = {
         "operations": len(region.operations),
         **graph.report,
         "sets tried": extractor.tried,
         "search": extractor.stopped,
-        "kernels": len(chosen),
-        "predicted seconds": sum(k.seconds for k in chosen if not k.free),
     }
-    return chosen, report
+    return sets, report
 
 
 def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | None:

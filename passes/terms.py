@@ -10,7 +10,7 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
 from hashlib import blake2b
 from typing import Any
@@ -379,13 +379,18 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
 
 def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None = None) -> Term:
     """`root` with free axes replaced by index expressions, and the terms in `known` by others."""
+    if not axes and not known:
+        return root
     made: dict[Term, Term] = dict(known or {})
+    moving = frozenset(axes)
+
+    def ends(x: Term) -> bool:
+        return x in made or not (known or x.axes & moving)
 
     def place(expr: Expr) -> Expr:
-        return substitute(expr, axes, lambda t: made[t])
+        return substitute(expr, axes, lambda t: made.get(t, t))
 
-    for x in postorder([root], stop=made):
-        args = {c: made[c] for c in x.children}
+    for x in postorder([root], ends):
         if x.op == "load":
             made[x] = load(x.attr[0], tuple(map(place, x.attr[1])), x.attr[2], x.dtype)
         elif x.op == "table":
@@ -396,20 +401,20 @@ def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None 
             others = {a: e for a, e in axes.items() if a != x.attr}
             made[x] = rebuild(x, {a: at(a, others, known) for a in x.args})
         else:
-            made[x] = rebuild(x, args)
-    return made[root]
+            made[x] = rebuild(x, made)
+    return made.get(root, root)
 
 
-def postorder(roots: list[Term], stop: Collection[Term] = ()) -> list[Term]:
-    """Every term below the roots once, children before parents; none of `stop` or below it."""
-    seen: set[Term] = set(stop)
+def postorder(roots: list[Term], ends: Callable[[Term], bool] | None = None) -> list[Term]:
+    """Every term below the roots once, children before parents; none where the walk `ends`."""
+    seen: set[Term] = set()
     order: list[Term] = []
     stack = [(t, False) for t in reversed(roots)]
     while stack:
         x, done = stack.pop()
         if done:
             order.append(x)
-        elif x not in seen:
+        elif x not in seen and not (ends and ends(x)):
             seen.add(x)
             stack.append((x, True))
             stack.extend((c, False) for c in reversed(x.children))

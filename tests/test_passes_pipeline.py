@@ -12,6 +12,7 @@ from dodeca.dialect import context, evaluate, verify
 from dodeca.passes import lower
 from dodeca.passes.pipeline import compile_module
 from dodeca.passes.registry import build_pipeline
+from dodeca.passes.program import Kernel
 from dodeca.passes.targets import TARGETS, find_target
 from dodeca.runtime.code_object import read_amdgpu_metadata
 from dodeca.runtime.executable import Executable
@@ -169,18 +170,24 @@ def test_a_wrong_kernel_is_noticed(mutant: str) -> None:
     program = PROGRAMS["softmax"]
     graph = program.graph()
     compiled = compile_module(graph.module)
-    (kernel,) = compiled.kernels.values()
     before, after = MUTANTS[mutant]
-    assert before in kernel.stages["tile"]
+    kernels = {name: _mutated(kernel, before, after) for name, kernel in compiled.kernels.items()}
+    assert kernels != compiled.kernels
+    exe = Executable(replace(compiled, kernels=kernels), {})
+    arrays = program.arrays()
+    with pytest.raises(AssertionError):
+        assert_close(exe(*arrays), graph.interpret(*arrays, precision="high"), program.tolerance)
+
+
+def _mutated(kernel: Kernel, before: str, after: str) -> Kernel:
+    """The kernel compiled from its tile program with a text replaced."""
+    if before not in kernel.stages["tile"]:
+        return kernel
     with context(), ir.Location.unknown():
         module = ir.Module.parse(kernel.stages["tile"].replace(before, after))
         lower.lower(module.operation, find_target("cpu"))
         code = lower.generate(lower.to_llvm_ir(module.operation), find_target("cpu"))
-    wrong = replace(kernel, binary=code.binary, text=code.text, llvm_ir=code.llvm_ir)
-    exe = Executable(replace(compiled, kernels={kernel.name: wrong}), {})
-    arrays = program.arrays()
-    with pytest.raises(AssertionError):
-        assert_close(exe(*arrays), graph.interpret(*arrays, precision="high"), program.tolerance)
+    return replace(kernel, binary=code.binary, text=code.text, llvm_ir=code.llvm_ir)
 
 
 def test_an_index_that_may_be_negative_is_divided_towards_minus_infinity() -> None:
