@@ -1,10 +1,14 @@
-"""The table of rewrite rules: one entry is a law, its guards, its class and how egglog states it.
+"""The table of rewrite rules. A row is a law, the conditions under which it holds, and its class;
+what stands there is what runs: laws and conditions are read by `_law` and `CONDITIONS`.
 
 `exact` rules give the same bits; `reassociating` ones change the order of rounding (and may turn an
 overflow into a finite number or the other way round); `approximate` ones hold for finite numbers
-only, or to a few last places. A precision policy chooses classes. The laws
-that need no search are applied when a term is built: views are absorbed by `comprehend`, constants
-folded and quotients recognised by `terms`; they stand here so that this table is the whole list.
+only, or to a few last places. A precision policy chooses classes. 
+
+In a law x, y, z, u, v are terms, j, k, o, i axes, c and d finite constants, and x[j] is x where the
+axis j is given by the two that it is split into. Laws that need no search are applied when a term
+is built (views are absorbed by `comprehend`, constants folded by `terms`) or joined at the start;
+they stand here so that this table is the whole list.
 
     >>> [rule.name for rule in active("strict") if rule.kind == "exact"][:2]
     ['view', 'fold']
@@ -12,7 +16,11 @@ folded and quotients recognised by `terms`; they stand here so that this table i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import egglog as eg
 
@@ -100,12 +108,15 @@ splits = eg.relation("splits", Axis, Axis, Axis)  # an axis, and its outer and i
 exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
 x, y, z, u, v, w = eg.vars_("x y z u v w", Node)
-j, k, outer, inner = eg.vars_("j k outer inner", Axis)
-free_x, free_y, free_z = eg.vars_("free_x free_y free_z", eg.Set[Axis])
+j, k, o, i = eg.vars_("j k o i", Axis)
 a, b, length = eg.vars_("a b length", eg.f64)
 key = eg.var("key", eg.String)
 
 Facts = tuple[eg.Fact, ...]
+NAMES = {"x": x, "y": y, "z": z, "u": u, "v": v, "j": j, "k": k, "o": o, "i": i}
+NAMES |= {"c": Node.real(key, a), "d": Node.real(key, b)}
+FUNCTIONS = {"sum": sum_over, "max": max_over, "contract": contract, "select": select}
+FUNCTIONS |= {"spread": spread, "tilt": tilt}
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ class Rewrite:
     shape: Facts
     found: Node
     made: Node
-    guards: dict[str, Facts] = field(default_factory=dict)  # by what they ask for
+    guards: dict[str, Facts]  # by what they ask for
 
     def rule(self, *without: str) -> eg.RewriteOrRule:
         """The egglog rule; `without` names guards to leave out."""
@@ -125,321 +136,218 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Rule:
-    """One law. A law without `rewrites` is applied when a term is built, or joined at the start."""
+    """One row: laws under common conditions, both separated by semicolons."""
 
     name: str
     law: str
     kind: str  # "exact", "reassociating" or "approximate"
-    guards: str = ""
+    when: str = ""
     gain: str = ""  # what it is good for
-    rewrites: tuple[Rewrite, ...] = ()
+    searched: bool = True  # by the e-graph; else applied when a term is built, or at the start
+
+    @cached_property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What egglog searches for."""
+        laws = self.law.split("; ") if self.searched else []
+        return tuple(_rewrite(*law.split(" = "), self.when) for law in laws)
 
 
-def _where(shape: Node, made: Node, *more: eg.Fact, **guards: Facts) -> Rewrite:
-    """`shape = made`, where the facts `more` pick the places, under guards."""
-    spoken = {text.replace("_", " "): facts for text, facts in guards.items()}
-    return Rewrite((eg.eq(w).to(shape), *more), w, made, spoken)
+def _rewrite(left: str, right: str, when: str) -> Rewrite:
+    shape: list[eg.Fact] = [eg.eq(w).to(_term(left))]
+    guards: dict[str, Facts] = {}
+    for text in filter(None, when.split("; ")):
+        found = [(c, re.fullmatch(pattern, text)) for pattern, c in CONDITIONS.items()]
+        (is_guard, make), match = next((c, m) for c, m in found if m)
+        facts = make(*match.groups())
+        if is_guard:
+            guards[text] = facts
+        else:
+            shape += facts
+    return Rewrite(tuple(shape), w, _term(right), guards)
 
 
-def _still(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
-    return eg.eq(axes).to(free(x)), axes.not_contains(axis)
+def _free(name: str) -> eg.Set[Axis]:
+    return eg.var(f"free_{name}", eg.Set[Axis])
 
 
-def _moves(x: Node, axes: eg.Set[Axis], axis: Axis = j) -> Facts:
-    return eg.eq(axes).to(free(x)), axes.contains(axis)
+def _depends(term: str, axis: str, does: bool) -> Facts:
+    axes = _free(term)
+    holds = axes.contains(NAMES[axis]) if does else axes.not_contains(NAMES[axis])
+    return eg.eq(axes).to(free(NAMES[term])), holds
 
 
-_minus = Node.real(key, -1.0)  # x - y is x + y * -1
-_scale = Node.real(key, a)
-_difference = x + sum_over(j, x) * _scale
-_parts = splits(j, outer, inner)
-_below_top = apply1("exp2", x + max_over(j, x) * _minus)
+def _mean(axis: str) -> Facts:
+    product = a * length
+    return eg.eq(length).to(size(NAMES[axis])), product > -1.0 - 1e-6, product < -1.0 + 1e-6
 
+
+# What a condition says, whether it is a guard (else it is part of the shape), and egglog's facts.
+CONDITIONS: dict[str, tuple[bool, Callable[..., Facts]]] = {
+    r"(\w) does not depend on (\w)": (True, lambda t, axis: _depends(t, axis, False)),
+    r"(\w) depends on (\w)": (True, lambda t, axis: _depends(t, axis, True)),
+    r"(\w) is a weight": (True, lambda t: (early(NAMES[t]),)),
+    r"they are integers": (True, lambda: (integer(w),)),
+    r"c > 0": (True, lambda: (a > 0.0,)),
+    r"(\w) is not empty": (True, lambda t: (eg.eq(length).to(size(NAMES[t])), length > 0.0)),
+    r"(\w) is not (\w)": (True, lambda t, other: (eg.ne(NAMES[t]).to(NAMES[other]),)),
+    r"c is -1 / the places of (\w)": (True, _mean),
+    r"in a sum over (\w)": (False, lambda t: (factor_in(NAMES[t], w),)),
+    r"in an exponent": (False, lambda: (exponent(w),)),
+    r"(\w) splits into (\w) and (\w)": (False, lambda *t: (splits(*(NAMES[n] for n in t)),)),
+    r"(\w) is (\w [+*] \w)": (False, lambda t, other: (eg.eq(NAMES[t]).to(_term(other)),)),
+}
+
+
+def _term(law: str) -> Node:
+    """A side of a law, as egglog's expression."""
+    return _build(ast.parse(law.strip(), mode="eval").body)
+
+
+def _build(tree: ast.AST) -> Node:
+    if isinstance(tree, ast.Name):
+        return NAMES[tree.id]
+    if isinstance(tree, ast.UnaryOp):  # -1 is the only number
+        return Node.real(key, -1.0)
+    if isinstance(tree, ast.Subscript):
+        return cut(_build(tree.value), _build(tree.slice))
+    if isinstance(tree, ast.BinOp):
+        if isinstance(tree.left, ast.Name) and tree.left.id == "c" and ast.unparse(tree.right) == "d":
+            return Node.real(key, a * b)
+        left, right = _build(tree.left), _build(tree.right)
+        if isinstance(tree.op, ast.Sub):
+            return left + right * Node.real(key, -1.0)
+        if isinstance(tree.op, ast.Div):
+            return apply2("div", left, right)
+        return left * right if isinstance(tree.op, ast.Mult) else left + right
+    assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)
+    name, args = tree.func.id, [_build(t) for t in tree.args]
+    if name == "roll":
+        return roll(*args) if len(args) == 3 else roll_one(*args)
+    if name in FUNCTIONS:
+        return FUNCTIONS[name](*args)
+    operation = key if name == "op" else name
+    return apply1(operation, *args) if len(args) == 1 else apply2(operation, *args)
+
+
+EXACT, REASSOCIATING, APPROXIMATE = "exact", "reassociating", "approximate"
 
 TABLE: list[Rule] = [
-    Rule("view", "load(view(t, m), p) = load(t, m(p))", "exact", gain="no data is moved"),
-    Rule("fold", "op(c1, c2) = c", "exact", "operands are constants"),
-    Rule("unit", "x * 1 = x;  x + 0 = x", "exact", "the sum only for integers: -0.0 + 0 is 0"),
-    Rule("widen", "cast(cast(x, wide), narrow) = x", "exact", "every narrow value is a wide one"),
+    Rule("view", "load(view(t, m), p) = load(t, m(p))", EXACT, "", "no data is moved", False),
+    Rule("fold", "op(c, d) = e", EXACT, "operands are constants", "", False),
+    Rule("unit", "x * 1 = x; x + 0 = x", EXACT, "x + 0 for integers: -0.0 + 0 is 0", "", False),
+    Rule("widen", "narrow(wide(x)) = x", EXACT, "every narrow value is a wide one", "", False),
+    Rule("branches", "select(c, x, x) = x; select(c, true, false) = c", EXACT, "", "", False),
     Rule(
-        "quotient",
-        "cast(cast64(a) * recip(cast64(b))) = a / b",
-        "exact",
-        "a, b of the result's dtype, which is narrower than float64",
-        "one division instead of float64 arithmetic",
+        "quotient", "cast(cast64(x) * recip(cast64(y))) = x / y", EXACT,
+        "x and y are of the result's dtype, which is narrower than float64",
+        "one division instead of float64 arithmetic", False,
     ),
-    Rule("branches", "select(c, x, x) = x;  select(c, true, false) = c", "exact"),
     Rule(
-        "position",
-        "i < j = (0 <= j - i - 1);  (0 <= i) < true = (0 <= -i - 1)",
-        "exact",
+        "position", "i < j = (0 <= j - i - 1); (0 <= i) < true = (0 <= -i - 1)", EXACT,
         "i and j are positions that their dtype can hold",
-        "blocks of an axis where a condition fails are passed over",
+        "blocks of an axis where a condition fails are passed over", False,
     ),
     Rule(
-        "fusion",
-        "load(compute(t), p) = t(p)",
-        "exact",
+        "fusion", "load(compute(t), p) = t(p)", EXACT,
         "a reduction inside t is finished: t is a whole term",
-        "no buffer between producer and consumer; read backwards: compute once, load often",
+        "no buffer between producer and consumer; read backwards: compute once, load often", False,
     ),
     Rule(
-        "pick",
-        "sum(j, (i = j) * y) = y at j = i, or 0 where no j is i",
-        "approximate",
+        "pick", "sum(j, (i == j) * y) = y at j = i, or 0 where no j is i", APPROXIMATE,
         "i does not depend on j",
-        "a row is read by its index; the other rows count as finite, as 0 * inf is NaN",
+        "a row is read by its index; the other rows count as finite, as 0 * inf is NaN", False,
     ),
     Rule(
-        "powers",
-        "exp2(a) * exp2(b) = exp2(a + b)",
-        "reassociating",
-        "a + b is simpler: parts of them cancel",
-        "an exponential in two parts is one",
+        "powers", "exp2(x) * exp2(y) = exp2(x + y)", REASSOCIATING,
+        "x + y is simpler: parts of them cancel", "an exponential in two parts is one", False,
     ),
     Rule(
-        "commute",
-        "x * y = y * x;  x + y = y + x",
-        "exact",
-        gain="the other laws are stated in one order",
-        rewrites=(_where(x * y, y * x), _where(x + y, y + x)),
+        "commute", "x * y = y * x; x + y = y + x", EXACT, "",
+        "the other laws are stated in one order",
     ),
     Rule(
-        "float",
-        "(x * y) * z = x * (y * z)",
-        "reassociating",
-        "in a sum over j; x does not depend on j",
-        "x can leave the sum",
-        (
-            _where(
-                (x * y) * z,
-                x * (y * z),
-                factor_in(j, w),
-                x_does_not_depend_on_the_axis=_still(x, free_x),
-            ),
-        ),
+        "float", "(x * y) * z = x * (y * z)", REASSOCIATING,
+        "in a sum over j; x does not depend on j", "x can leave the sum",
     ),
     Rule(
-        "gather_factors",
-        "(x * y) * z = x * (y * z)",
-        "reassociating",
-        "in a sum; x is a difference with a still number, or y and z are weights",
-        "a weighted sum of differences; products of weights are computed once",
-        (
-            _where(
-                (x * y) * z,
-                x * (y * z),
-                factor_in(j, w),
-                eg.eq(x).to(u + v),
-                a_part_of_x_does_not_depend_on_the_axis=_still(v, free_z),
-            ),
-            _where(
-                (x * y) * z,
-                x * (y * z),
-                factor_in(j, w),
-                y_and_z_are_weights=(early(y), early(z)),
-            ),
-        ),
+        "difference", "(x * y) * z = x * (y * z)", REASSOCIATING,
+        "in a sum over j; x is u + v; v does not depend on j", "a weighted sum of differences",
     ),
     Rule(
-        "hoist_sum",
-        "sum(j, x * y) = x * sum(j, y)",
-        "reassociating",
-        "x does not depend on j",
+        "weights", "(x * y) * z = x * (y * z)", REASSOCIATING,
+        "in a sum over j; y is a weight; z is a weight", "products of weights are computed once",
+    ),
+    Rule(
+        "hoist_sum", "sum(j, x * y) = x * sum(j, y)", REASSOCIATING, "x does not depend on j",
         "one product instead of one for each j",
-        (
-            _where(
-                sum_over(j, x * y),
-                x * sum_over(j, y),
-                x_does_not_depend_on_the_axis=_still(x, free_x),
-            ),
-        ),
     ),
     Rule(
-        "hoist_max",
-        "max(j, x * c) = max(j, x) * c",
-        "exact",
-        "c is a finite constant above 0 (rounding is monotone)",
-        "one product instead of one for each j; read backwards: the scale is part of the score",
-        (
-            _where(max_over(j, x * _scale), max_over(j, x) * _scale, c_is_above_0=(a > 0.0,)),
-            _where(max_over(j, x) * _scale, max_over(j, x * _scale), c_is_above_0=(a > 0.0,)),
-        ),
+        "hoist_max", "max(j, x * c) = max(j, x) * c; max(j, x) * c = max(j, x * c)", EXACT,
+        "c > 0", "one product instead of one for each j; a scale becomes part of a score",
     ),
     Rule(
-        "max_of_still",
-        "max(j, x) = x",
-        "exact",
-        "x does not depend on j, and j is not empty",
-        "no loop",
-        (
-            _where(
-                max_over(j, x),
-                x,
-                x_does_not_depend_on_the_axis=_still(x, free_x),
-                the_axis_is_not_empty=(eg.eq(length).to(size(j)), length > 0.0),
-            ),
-        ),
+        "max_of_still", "max(j, x) = x", EXACT, "x does not depend on j; j is not empty", "no loop"
     ),
     Rule(
-        "contraction",
-        "sum(j, x * y) = contract(j, x, y)",
-        "reassociating",
-        "x and y both depend on j",
-        "fused multiply-add, matrix instructions",
-        (
-            _where(
-                sum_over(j, x * y),
-                contract(j, x, y),
-                x_depends_on_the_axis=_moves(x, free_x),
-                y_depends_on_the_axis=_moves(y, free_y),
-            ),
-        ),
+        "contraction", "sum(j, x * y) = contract(j, x, y)", REASSOCIATING,
+        "x depends on j; y depends on j", "fused multiply-add, matrix instructions",
     ),
     Rule(
-        "factor",
-        "x * y + x * z = x * (y + z)",
-        "exact",
-        "integers, which wrap",
+        "factor", "x * y + x * z = x * (y + z)", EXACT, "they are integers",
         "one product instead of two",
-        (_where((x * y) + (x * z), x * (y + z), it_is_an_integer=(integer(w),)),),
     ),
     Rule(
-        "divide",
-        "x / y = x * recip(y)",
-        "reassociating",
-        "in a sum",
+        "divide", "x / y = x * recip(y)", REASSOCIATING, "in a sum over j",
         "the divisor can leave the sum",
-        (_where(apply2("div", x, y), x * apply1("recip", y), factor_in(j, w)),),
     ),
+    Rule("negate", "(x * -1) * c = (x * c) * -1", EXACT, "", "a difference stays one"),
+    Rule("scales", "(x * c) * d = x * (c * d)", REASSOCIATING, "", "one product instead of two"),
     Rule(
-        "negate",
-        "(x * -1) * c = (x * c) * -1",
-        "exact",
-        gain="a difference stays one",
-        rewrites=(_where((x * _minus) * _scale, (x * _scale) * _minus),),
-    ),
-    Rule(
-        "scales",
-        "(x * c1) * c2 = x * (c1 * c2)",
-        "reassociating",
-        gain="one product instead of two",
-        rewrites=(_where((x * Node.real(key, a)) * Node.real(key, b), x * Node.real(key, a * b)),),
-    ),
-    Rule(
-        "scale_exponent",
-        "(x + y) * c = x * c + y * c",
-        "reassociating",
-        "in an exponent",
+        "scale_exponent", "(x + y) * c = x * c + y * c", REASSOCIATING, "in an exponent",
         "exp2((x - y) * c) is a difference of scaled numbers",
-        (_where((x + y) * _scale, x * _scale + y * _scale, exponent(w)),),
     ),
     Rule(
         "rolling",
-        "sum(j, exp2(x - max(j, x)) * y) = roll(j, x, y)",
-        "reassociating",
-        gain="one pass: when the maximum so far moves from m to m', what was added up is multiplied "
-        "by exp2(m - m')",
-        rewrites=(
-            _where(sum_over(j, _below_top), roll_one(j, x)),
-            _where(sum_over(j, _below_top * y), roll(j, x, y)),
-        ),
-    ),
-    Rule(
-        "split",
-        "sum(j, x) = sum(o, sum(i, x));  roll(j, x, y) = roll(o, max(i, x), roll(i, x, y))",
-        "reassociating",
-        "j is o and i, and max(j, x) is split as the sum is",
-        "parts run at the same time, or have factors that leave them",
-        (
-            _where(sum_over(j, x), sum_over(outer, sum_over(inner, cut(x, j))), _parts),
-            _where(max_over(j, x), max_over(outer, max_over(inner, cut(x, j))), _parts),
-            _where(
-                roll(j, x, y),
-                roll(outer, max_over(inner, cut(x, j)), roll(inner, cut(x, j), cut(y, j))),
-                _parts,
-            ),
-            _where(
-                roll_one(j, x),
-                roll(outer, max_over(inner, cut(x, j)), roll_one(inner, cut(x, j))),
-                _parts,
-            ),
-        ),
-    ),
-    Rule(
-        "cut",
-        "op(x, y)[j] = op(x[j], y[j]), where [j] splits the axis j",
-        "exact",
-        gain="what split needs; leaves are cut when they are put in",
-        rewrites=(
-            _where(cut(x, j), x, x_does_not_depend_on_the_axis=_still(x, free_x)),
-            _where(cut(x + y, j), cut(x, j) + cut(y, j)),
-            _where(cut(x * y, j), cut(x, j) * cut(y, j)),
-            _where(cut(apply1(key, x), j), apply1(key, cut(x, j))),
-            _where(cut(apply2(key, x, y), j), apply2(key, cut(x, j), cut(y, j))),
-            _where(cut(select(x, y, z), j), select(cut(x, j), cut(y, j), cut(z, j))),
-            *(
-                Rewrite(
-                    (eg.eq(w).to(cut(over(k, x), j)),),
-                    w,
-                    over(k, cut(x, j)),
-                    {"another axis": (eg.ne(j).to(k),)},
-                )
-                for over in (sum_over, max_over)
-            ),
-        ),
+        "sum(j, exp2(x - max(j, x)) * y) = roll(j, x, y); "
+        "sum(j, exp2(x - max(j, x))) = roll(j, x)", REASSOCIATING, "",
+        "one pass: where the maximum so far moves from m to m', what was added up is multiplied by "
+        "exp2(m - m')",
     ),
     Rule(
         "centred",
-        "sum(j, (x - mean) * (x - mean)) = spread(j, x);  sum(j, (x - mean) * y) = tilt(j, x, y)",
-        "reassociating",
-        "mean is sum(j, x) / n",
-        "one pass: when the mean so far moves, what was added up is corrected",
-        tuple(
-            _where(
-                sum_over(j, _difference * other),
-                made,
-                eg.eq(length).to(size(j)),
-                the_mean_is_the_sum_divided_by_the_length=(
-                    a * length < -1.0 + 1e-6,
-                    a * length > -1.0 - 1e-6,
-                ),
-            )
-            for other, made in ((_difference, spread(j, x)), (y, tilt(j, x, y)))
-        ),
+        "sum(j, (x + sum(j, x) * c) * (x + sum(j, x) * c)) = spread(j, x); "
+        "sum(j, (x + sum(j, x) * c) * y) = tilt(j, x, y)", REASSOCIATING,
+        "c is -1 / the places of j",
+        "one pass: where the mean so far moves, what was added up is corrected",
     ),
     Rule(
-        "distribute",
-        "sum(j, (x + y) * z) = sum(j, x * z) + sum(j, y * z)",
-        "reassociating",
-        "x has a factor that does not depend on j; y does",
-        "that factor can leave its sum",
-        (
-            _where(
-                sum_over(j, (x + y) * z),
-                sum_over(j, x * z) + sum_over(j, y * z),
-                eg.eq(x).to(u * v),
-                y_depends_on_the_axis=_moves(y, free_y),
-                a_factor_of_x_does_not_depend_on_the_axis=_still(u, free_z),
-                x_depends_on_the_axis=_moves(v, free_x),
-            ),
-        ),
+        "split",
+        "sum(j, x) = sum(o, sum(i, x[j])); max(j, x) = max(o, max(i, x[j])); "
+        "roll(j, x, y) = roll(o, max(i, x[j]), roll(i, x[j], y[j])); "
+        "roll(j, x) = roll(o, max(i, x[j]), roll(i, x[j]))", REASSOCIATING,
+        "j splits into o and i", "parts run at the same time, or have factors that leave them",
+    ),
+    Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j", "what split needs"),
+    Rule(
+        "cut",
+        "(x + y)[j] = x[j] + y[j]; (x * y)[j] = x[j] * y[j]; op(x)[j] = op(x[j]); "
+        "op(x, y)[j] = op(x[j], y[j]); select(x, y, z)[j] = select(x[j], y[j], z[j])", EXACT, "",
+        "what split needs; leaves are cut when they are put in",
     ),
     Rule(
-        "exchange",
-        "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))",
-        "reassociating",
-        "x does not depend on k",
-        "(A B) x = A (B x)",
-        (
-            _where(
-                sum_over(j, x * sum_over(k, y)),
-                sum_over(k, sum_over(j, x * y)),
-                x_does_not_depend_on_the_inner_axis=_still(x, free_x, k),
-            ),
-        ),
+        "cut_fold", "sum(k, x)[j] = sum(k, x[j]); max(k, x)[j] = max(k, x[j])", EXACT,
+        "j is not k", "what split needs",
     ),
-]
+    Rule(
+        "distribute", "sum(j, (x + y) * z) = sum(j, x * z) + sum(j, y * z)", REASSOCIATING,
+        "x is u * v; u does not depend on j; v depends on j; y depends on j",
+        "u can leave its sum",
+    ),
+    Rule(
+        "exchange", "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))", REASSOCIATING,
+        "x does not depend on k", "(A B) x = A (B x)",
+    ),
+]  # fmt: skip
 
 
 def active(precision: str) -> list[Rule]:
@@ -449,6 +357,7 @@ def active(precision: str) -> list[Rule]:
 
 def analysis() -> eg.Ruleset:
     """How facts about a term follow from its operands, or from where it stands."""
+    free_x, free_y, free_z = map(_free, "xyz")
     of_x, of_y, of_z = (eg.eq(f).to(free(t)) for f, t in ((free_x, x), (free_y, y), (free_z, z)))
 
     def follows(op: Node, facts: list, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
