@@ -374,7 +374,9 @@ class Extractor:
             places = {a: of_axis(d) for a, d in moved if a != d}
             found: dict[Term, None] = {}
             vectors = [a for a in value.axes if a.size > 1] + [None]
-            for context in product([value.axes], vectors, sorted({False, self._rolls[value.where]})):
+            for context in product(
+                [value.axes], vectors, sorted({False, self._rolls[value.where]})
+            ):
                 if context not in self._cheapest:
                     self._cheapest[context] = _Cheapest(self, *context)
                 found[terms.at(self._cheapest[context].term(value.where, mask), places)] = None

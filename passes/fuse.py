@@ -65,7 +65,7 @@ def _fuse_pass(module: ir.Operation, options: FuseOptions) -> None:
 def fuse(
     module: ir.Operation, target: Target, precision: str, without: Collection[str] = ()
 ) -> Fused:
-    """The kernels of the module's first function for a target; `without` names rules to leave out."""
+    """The kernels of the module's first function; `without` names rules to leave out."""
     return candidates(module, target, precision, without, 1)[0]
 
 
@@ -125,8 +125,11 @@ def _candidates_pass(module: ir.Operation, options: CandidatesOptions) -> None:
 def _solve(
     region: Region, target: Target, precision: str, without: Collection[str], count: int
 ) -> tuple[list[list[Chosen]], dict]:
-    """The best sets of kernels of a region; their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and
-    w0, w1, ... (what only the e-graph knows)."""
+    """The best sets of kernels of a region, and what the search did.
+
+    Their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and w0, w1, ... (what only the
+    e-graph knows).
+    """
     names = region.names
     inputs = {v: names[v] for v in region.inputs}
     values = _candidate_values(region)
@@ -332,7 +335,8 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
 
     order = ", ".join(f'"{name}"' for name in schedule.order)
     return ir.Attribute.parse(
-        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, lanes = {schedule.lanes} : i64, order = [{order}], "
+        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, "
+        f"lanes = {schedule.lanes} : i64, order = [{order}], "
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
         f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"}}'
     )

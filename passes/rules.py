@@ -3,7 +3,7 @@ what stands there is what runs: laws and conditions are read by `_law` and `COND
 
 `exact` rules give the same bits; `reassociating` ones change the order of rounding (and may turn an
 overflow into a finite number or the other way round); `approximate` ones hold for finite numbers
-only, or to a few last places. A precision policy chooses classes. 
+only, or to a few last places. A precision policy chooses classes.
 
 In a law x, y, z, u, v are terms, j, k, o, i axes, c and d finite constants, and x[j] is x where the
 axis j is given by the two that it is split into. Laws that need no search are applied when a term
@@ -211,7 +211,11 @@ def _build(tree: ast.AST) -> Node:
     if isinstance(tree, ast.Subscript):
         return cut(_build(tree.value), _build(tree.slice))
     if isinstance(tree, ast.BinOp):
-        if isinstance(tree.left, ast.Name) and tree.left.id == "c" and ast.unparse(tree.right) == "d":
+        if (
+            isinstance(tree.left, ast.Name)
+            and tree.left.id == "c"
+            and ast.unparse(tree.right) == "d"
+        ):
             return Node.real(key, a * b)
         left, right = _build(tree.left), _build(tree.right)
         if isinstance(tree.op, ast.Sub):

@@ -61,8 +61,8 @@ def fold_schedules(
     """The schedules of one loop that runs all folds of a kernel over an axis.
 
     `rows` are the axes that the scores of its blocks depend on; a kernel is `heavy` if these have
-    sums inside, or weights of other axes. The last of the rows is cut into blocks, which share what a turn loads, and the axes
-    that are no rows are whole or wide, so that few blocks are computed twice.
+    sums inside, or weights of other axes. The last of the rows is cut into blocks, which share what
+    a turn loads, and the axes that are no rows are whole, so that no block is computed twice.
     """
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
     choices = ((32, 64), (64, 64), (64, 128), (128, 128)) if heavy else ((1, 256), (1, 1024))

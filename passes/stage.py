@@ -3,8 +3,8 @@
 In: a kernel's term whose schedule says `fold`. Out: a program's steps. Each step is a small kernel
 in itself: it stores a term at every point of a block, into a local buffer or into the output.
 
-    roll(j, s[i, j], v[j, e])    for each block of j:   S[i, j] = s        N[i] = larger(M, max(j, S))
-                                     P[i, j] = exp2(S - N)                 B[i] = exp2(M - N); M = N
+    roll(j, s[i, j], v[j, e])    for each block of j:   S[i, j] = s     N[i] = larger(M, max(j, S))
+                                     P[i, j] = exp2(S - N)              B[i] = exp2(M - N); M = N
                                      A[i, e] = A * B + sum(j, P * v)
 
 The running maximum M starts at -inf, and so long as it is -inf the differences are taken from 0:
@@ -78,7 +78,7 @@ class Staged:
 
 
 def fold_axis(root: Term) -> Axis | None:
-    """The axis of the rolling sums in a term; None if there are none, or none that can be staged."""
+    """The axis of a term's rolling sums; None if there are none, or none that can be staged."""
     rolls = [t for t in postorder([root]) if t.op in ROLLING]
     if not rolls or any(t.dtype.bits == 16 or t.attr != rolls[0].attr for t in rolls):
         return None

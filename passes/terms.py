@@ -30,8 +30,9 @@ FOLDS = (*REDUCTIONS, *ROLLING)  # the ops that bind an axis
 
 
 class Term:
-    """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, sum, max,
-    roll, spread, tilt, cast, bitcast, select, div, larger; `attr` is what the op needs besides `args`:
+    """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, cast,
+    bitcast, select, div, larger, or a fold: sum, max, roll, spread, tilt. `attr` is what the op
+    needs besides `args`:
 
     load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
     expression); const: its canonical text; a fold: its axis.

@@ -178,7 +178,7 @@ def _floor_divide(x: ir.Value, by: ir.Value, expr: Expr) -> ir.Value:
 
 @dataclass
 class _Program:
-    """The grid, and what a program does: one store of the kernel's term, or the steps of a stage."""
+    """The grid, and what a program does: it stores the kernel's term, or runs a stage's steps."""
 
     kernel: KernelTerm
     schedule: Schedule
