@@ -8,6 +8,7 @@ measurement decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -16,7 +17,7 @@ from typing import Any
 from . import terms
 from .index import Axis, Expr, Quotient
 from .placement import Level, Walker, deep_recursion, tile_step, top_level
-from .schedule import Schedule, fold_schedules, schedules, step_schedules
+from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
 from .stage import fold_axis, stage
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
@@ -67,11 +68,7 @@ def cheapest(
     plain = terms.plain(term)
     options = [(plain, s) for s in schedules(axes, plain, target, strict)]
     if fold_axis(term) is not None and not strict and not target.is_gpu:
-        scores = [t.args[0] for t in postorder([term]) if t.op in ROLLING]
-        rows = frozenset(a for s in scores for a in s.axes if a in axes)
-        weighted = any(t.axes - rows for t in postorder([term]) if t.op in ROLLING)
-        heavy = weighted or any(t.op in FOLDS for t in postorder(scores))
-        options += [(term, s) for s in fold_schedules(axes, rows, heavy, target)]
+        options += [(term, s) for s in _fold_options(term, axes, target)]
     enough = at_least(term, axes, target) * 1.05
     priced: list[tuple[float, Schedule]] = []
     for form, schedule in options:
@@ -79,6 +76,17 @@ def cheapest(
         if priced[-1][0] <= enough:
             break
     return min(priced, key=lambda pair: pair[0])
+
+
+def _fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
+    """The schedules of one loop for all folds of a kernel."""
+    if term.op == "scatter":
+        return scatter_schedules(axes, term.args[2].axes, target)
+    scores = [t.args[0] for t in postorder([term]) if t.op in ROLLING]
+    rows = frozenset(a for s in scores for a in s.axes if a in axes)
+    weighted = any(t.axes - rows for t in postorder([term]) if t.op in ROLLING)
+    heavy = weighted or any(t.op in FOLDS for t in postorder(scores))
+    return fold_schedules(axes, rows, heavy, target)
 
 
 @lru_cache(4096)
@@ -90,7 +98,7 @@ def at_least(term: Term, axes: tuple[Axis, ...], target: Target) -> float:
         if t.op == "load":
             touched[t.attr[0]] = max(touched.get(t.attr[0], 0.0), _reached(t) * t.dtype.bytes)
         elif t.op in FOLDS:
-            around = t.axes.union(t.args[0].axes, {t.attr})
+            around = t.args[0].axes if t.op == "scatter" else t.axes.union(t.args[0].axes, {t.attr})
             instructions += 0.2 * prod(a.size for a in around)
         else:
             instructions += INSTRUCTIONS[t.op] * prod(a.size for a in t.axes)
@@ -235,19 +243,23 @@ class _Counter(Walker):
 
     def _span(self, expr: Expr, size: int) -> int:
         """How many places along a buffer's dimension one program reads."""
-        if expr.data:
-            return size
+        if expr.data:  # anywhere: as many as there are indices
+            return max(1, min(size, prod(self._length(a) for a in expr.axes)))
         total = 1
         for atom, c in expr.parts:
             if isinstance(atom, Axis):
-                inside = self.schedule.block(atom) if atom in self.axes else atom.size
-                length = 1 if atom in self.outer else inside
-            elif isinstance(atom, Quotient):
-                length = -(-self._span(atom.expr, 1 << 62) // atom.divisor)
+                length = self._length(atom)
             else:
-                length = size
+                assert isinstance(atom, Quotient)
+                length = -(-self._span(atom.expr, 1 << 62) // atom.divisor)
             total += abs(c) * (length - 1)
         return max(1, min(size, total))
+
+    def _length(self, axis: Axis) -> int:
+        """How many places of an axis one program passes through."""
+        if axis in self.outer:
+            return 1
+        return self.schedule.block(axis) if axis in self.axes else axis.size
 
     def reduce(self, term: Term, level: Level) -> None:
         axis: Axis = term.attr

@@ -141,7 +141,7 @@ def saturate(
     started = time.perf_counter()
     order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
     allowed = {rule.name for rule in rules.active(precision)} - set(without)
-    for name, make in (("powers", terms.joined_power), ("pick", terms.picked)):
+    for name, make in _JOINED:
         if name in allowed:
             made = [(t, make(t)) for t in order]
             equal = [*equal, *((t, new) for t, new in made if new is not None)]
@@ -240,6 +240,12 @@ def _parts(
     return [(t, axis, terms.at(t, place)) for t in order if not t.args and axis in t.axes]
 
 
+_JOINED = (
+    ("powers", terms.joined_power),
+    ("pick", terms.picked),
+    ("scatter", terms.scattered),
+)
+
 # --- encoding -----------------------------------------------------------------------------------
 
 
@@ -274,6 +280,8 @@ def _encode(t: Term, number: dict[Term, int]) -> rules.Node:
         return args[0] + args[1]
     if t.op == "mul":
         return args[0] * args[1]
+    if t.op == "scatter":
+        return rules.scatter(_axis(t.attr), *args)
     if t.op in terms.REDUCTIONS:
         return (rules.sum_over if t.op == "sum" else rules.max_over)(_axis(t.attr), args[0])
     if t.op == "select":
@@ -296,6 +304,7 @@ _OPS = {
     "roll_one": "roll",
     "spread": "spread",
     "tilt": "tilt",
+    "scatter": "scatter",
     "select": "select",
 }
 

@@ -491,13 +491,15 @@ class _Cheapest:
             total += way.cost
             axes |= way.axes
         outside = axes - {node.attr} if node.op in BINDERS else axes
-        return _Way(total + self._own_price(node, axes), node, outside)
+        return _Way(total + self._own_price(node, axes, allowed), node, outside)
 
-    def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
+    def _own_price(self, node: ENode, axes: frozenset[Axis], allowed: int) -> float:
         """What the node itself costs; for a reduction `axes` holds its own axis too."""
         if node.op == "contract":
             return self._times(axes) * 1.2
         if node.op in ROLLING:
+            if node.op == "scatter":
+                axes = axes - self._best(node.children[2], allowed).axes
             inside = {"roll": INSTRUCTIONS["exp2"]}.get(node.op, 2.0)
             return self._times(axes) * (1.2 + inside)
         term = node.template

@@ -7,7 +7,6 @@ LLVM; no library of device functions is linked.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -16,9 +15,8 @@ from mlir.dialects.llvm import (
     translate_module_to_llvmir as translate,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
-from ..dialect.errors import CompileError
 from .expand import keep_sqrt
-from .registry import NoOptions, build_pipeline, register, register_pipeline
+from .registry import NoOptions, register, register_pipeline
 from .targets import Target, find_target
 
 _CPU = (
@@ -56,21 +54,6 @@ def lowering(options: LowerOptions) -> str:
         return _CPU
     last = _GPU_LAST[target.family].replace("CHIP", target.chip)
     return f"{_GPU_FIRST},dodeca-keep-sqrt,{last}"
-
-
-def lower(module: ir.Operation, target: Target) -> None:
-    """Lower a module of tile functions in place."""
-    before = str(module)
-    text = f"dodeca-lower{{target={target.name}}}"
-    try:
-        build_pipeline(text, module.context).run(module)
-    except CompileError as error:
-        with tempfile.NamedTemporaryFile("w", suffix=".mlir", delete=False) as file:
-            file.write(before)
-        raise CompileError(
-            f"lowering to {target.name}: {error}\n"
-            f"repeat with: dodeca-opt {file.name} --pass-pipeline='{text}'"
-        ) from None
 
 
 def to_llvm_ir(module: ir.Operation) -> str:

@@ -83,6 +83,8 @@ def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
 def spread(axis: Axis, x: Node) -> Node: ...
 @eg.function(egg_fn="tilt")
 def tilt(axis: Axis, x: Node, weight: Node) -> Node: ...
+@eg.function(egg_fn="scatter")
+def scatter(axis: Axis, place: Node, x: Node, position: Node) -> Node: ...
 @eg.function(egg_fn="cut")
 def cut(
     x: Node, axis: Axis
@@ -262,6 +264,11 @@ TABLE: list[Rule] = [
         "a row is read by its index; the other rows count as finite, as 0 * inf is NaN", False,
     ),
     Rule(
+        "scatter", "sum(j, (i == d) * y) = y added at i, for each j", APPROXIMATE,
+        "i depends on j, and d is a position that does not",
+        "each y is touched once; y counts as finite, as 0 * inf is NaN", False,
+    ),
+    Rule(
         "powers", "exp2(x) * exp2(y) = exp2(x + y)", REASSOCIATING,
         "x + y is simpler: parts of them cancel", "an exponential in two parts is one", False,
     ),
@@ -383,6 +390,7 @@ def analysis() -> eg.Ruleset:
             follows(op, [of_x, of_y], both.remove(j))
             for op in (contract(j, x, y), roll(j, x, y), tilt(j, x, y))
         ),
+        follows(scatter(j, x, y, z), [of_x, of_y, of_z], both.remove(j) | free_z),
         eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
         implies(exponent(x), eg.eq(w).to(apply1("exp2", x))),
         implies(factor_in(j, x), eg.eq(w).to(sum_over(j, x))),

@@ -74,14 +74,25 @@ def fold_schedules(
             if others * count % target.units:
                 count = min(a.size, count + 1)
             blocks[a] = -(-a.size // count)
-        yield Schedule(
-            None,
-            tuple((a.name, 1) for a in axes),
-            tuple((a.name, blocks[a]) for a in axes),
-            (),
-            target.lanes(32),
-            fold=fold,
-        )
+        yield _folding(axes, blocks, fold, target)
+
+
+def scatter_schedules(
+    axes: tuple[Axis, ...], targets: frozenset[Axis], target: Target
+) -> Iterator[Schedule]:
+    """A loop that adds to a kernel's buffer: no two programs share an element of it."""
+    others = [a for a in axes if a not in targets and a.size % target.units == 0]
+    for shared in (others[-1:], []):
+        blocks = {a: a.size // target.units if a in shared else a.size for a in axes}
+        yield _folding(axes, blocks, 1, target)
+
+
+def _folding(
+    axes: tuple[Axis, ...], blocks: dict[Axis, int], fold: int, target: Target
+) -> Schedule:
+    ones = tuple((a.name, 1) for a in axes)
+    cut = tuple((a.name, blocks[a]) for a in axes)
+    return Schedule(None, ones, cut, (), target.lanes(32), fold=fold)
 
 
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ..dialect import DTYPES, DType
 from . import terms
-from .index import Axis, Expr, of_axis, substitute
+from .index import Axis, Expr, of_axis, of_term, substitute
 from .schedule import Schedule
 from .terms import FOLDS, ROLLING, Term, postorder
 
@@ -40,6 +40,11 @@ class Step:
     axes: tuple[Axis, ...]
     term: Term
     schedule: Schedule
+
+    @property
+    def once(self) -> bool:
+        """Whether no element may be stored twice, as it is read where it is stored."""
+        return self.buffer != OUTPUT or any(e.data for e in self.index)
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,20 @@ def fold_axis(root: Term) -> Axis | None:
         return None
     folds = [t for t in postorder([root]) if t.op in FOLDS and t.attr == rolls[0].attr]
     inner = {t.attr for t in postorder([root]) if t.op in FOLDS}
+    if any(t.op == "scatter" for t in rolls):  # a kernel that adds to what it stores
+        alone = (
+            root.op == "scatter"
+            and len(rolls) == 1
+            and root.args[2].attr == of_axis(next(iter(root.args[2].axes)))
+        )
+        return root.attr if alone else None
     return rolls[0].attr if all(not t.axes & inner for t in folds) else None
 
 
 def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose) -> Staged:
     """The steps of a kernel that stores `root` at every point of `axes`."""
-    return _Stager(root, axes, schedule, choose).run()
+    stager = _Stager(root, axes, schedule, choose)
+    return stager.scatter() if root.op == "scatter" else stager.run()
 
 
 @dataclass
@@ -146,6 +159,27 @@ class _Stager:
         index = tuple(self.places[a] for a in self.axes)
         step = self._step(OUTPUT, index, tuple(self.inner.values()), value)
         return Staged(tuple(self.outer), self.buffers, (*phases, Phase((step,))))
+
+    def scatter(self) -> Staged:
+        """Zeros, and then for each place of the folded axis an addition at the place it names."""
+        zero = terms.constant(0, self.root.dtype)
+        index = tuple(self.places[a] for a in self.axes)
+        first = self._step(OUTPUT, index, tuple(self.inner.values()), zero)
+        (target,) = self.root.args[2].axes
+        along = Axis(f"{self.axis.name}o", self.axis.size)
+        places = {**self.places, self.axis: of_axis(along)}
+        place, value = (terms.at(x, places) for x in self.root.args[:2])
+        there = of_term(place)
+        last = there * -1 + (target.size - 1)
+        inside = terms.apply("mul", terms.nonneg(there), terms.nonneg(last))
+        index = tuple(there if a == target else self.places[a] for a in self.axes)
+        shape = tuple(a.size for a in self.axes)
+        before = terms.load(OUTPUT, index, shape, self.root.dtype)
+        after = terms.apply("add", before, terms.select(inside, value, zero))
+        inner = tuple(i for a, i in self.inner.items() if a != target)
+        steps = (self._step(OUTPUT, index, inner, after),)
+        loop = Phase(steps, along, 0, self.axis.size) if self.axis.size > 1 else Phase(steps)
+        return Staged(tuple(self.outer), self.buffers, (Phase((first,)), loop))
 
     def _loops(self, group: list[Term]) -> Iterator[Phase]:
         """The whole blocks of the axis, then the rest of it."""

@@ -25,7 +25,7 @@ from .index import Axis, Datum, Expr, of_axis, of_term, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
-ROLLING = ("roll", "spread", "tilt")  # sums whose terms depend on a finished fold: see `unrolled`
+ROLLING = ("roll", "spread", "tilt", "scatter")  # sums with a loop of their own: see `rolling`
 FOLDS = (*REDUCTIONS, *ROLLING)  # the ops that bind an axis
 
 
@@ -186,21 +186,28 @@ def reduction(op: str, axis: Axis, body: Term) -> Term:
 
 
 def rolling(op: str, axis: Axis, *args: Term) -> Term:
-    """A sum of terms that depend on a fold over the same axis, as one loop that keeps both.
+    """A sum that one loop computes in another way than by adding up each of its values.
 
+    Where the terms depend on a fold over the same axis, the loop keeps both:
     roll(x, w): sum(j, exp2(x - max(j, x)) * w); spread(x): sum(j, (x - mean) * (x - mean)), where
     mean is sum(j, x) / n; tilt(x, w): sum(j, (x - mean) * w). Where the maximum so far moves from m
     to m', what was added up is multiplied by exp2(m - m'); where the mean moves, what was added up
     is corrected by its distance (Welford, Technometrics 4 (1962) 419).
+
+    scatter(i, y, d): sum(j, y where i == d), for all places d at once: each y is added at i.
     """
     if axis.size == 0:
-        return constant(0, args[-1].dtype)
-    return _intern(op, args, axis, args[-1].dtype)
+        return constant(0, args[:2][-1].dtype)
+    return _intern(op, args, axis, args[:2][-1].dtype)
 
 
 def unrolled(x: Term) -> Term:
     """The sum that a rolling one stands for."""
     value, dtype = x.args[0], x.args[0].dtype
+    if x.op == "scatter":
+        yes = constant(True, DTYPES["bool"])
+        either = apply("add", apply("less_than", value, x.args[2]), _after(value, x.args[2]))
+        return reduction("sum", x.attr, _product(apply("less_than", either, yes), x.args[1]))
     if x.op == "roll":
         top = apply("mul", reduction("max", x.attr, value), constant(-1, dtype))
         factor = apply("exp2", apply("add", value, top))
@@ -210,6 +217,14 @@ def unrolled(x: Term) -> Term:
         factor = apply("add", value, mean)
     weight = factor if x.op == "spread" else x.args[1]
     return reduction("sum", x.attr, apply("mul", factor, weight))
+
+
+def _after(x: Term, y: Term) -> Term:
+    return apply("less_than", y, x)
+
+
+def _product(condition: Term, value: Term) -> Term:
+    return apply("mul", cast(condition, value.dtype), value)
 
 
 def cast(x: Term, dtype: DType) -> Term:
@@ -449,6 +464,9 @@ def rolled(root: Term) -> Term:
 def _guesses(x: Term) -> Iterator[Term]:
     """Rolling sums that a sum may be, by the shape of its body."""
     body, one = x.args[0], constant(1, x.dtype)
+    scatter = scattered(x)
+    if scatter is not None:
+        yield scatter
     factors = [(body, one)]
     factors += [body.args, body.args[::-1]] if body.op == "mul" else []
     for factor, weight in factors:
@@ -495,19 +513,33 @@ def _choices(body: Term) -> Iterator[tuple[Term, Term]]:
             yield from ((c, apply("mul", rest, other)) for c, rest in _choices(part))
 
 
+def scattered(x: Term) -> Term | None:
+    """sum(j, (i = d) * y) as a `scatter`: i depends on j, and d is a position that does not."""
+    for condition, rest in _choices(x.args[0]) if x.op == "sum" else ():
+        for place, position in _equal(condition):
+            still = position.op == "index" and x.attr not in position.axes
+            if still and len(position.axes) == 1 and x.attr in place.axes:
+                return rolling("scatter", x.attr, place, rest, position)
+    return None
+
+
 def _where_equal(condition: Term, axis: Axis) -> Term | None:
-    """The integer that a position along the axis must equal: not (i < j or j < i)."""
-    if condition.op != "less_than" or condition.args[1].op != "const":
-        return None
-    either = condition.args[0]
-    if either.op != "add" or any(a.op != "less_than" for a in either.args):
-        return None
-    x, y = either.args
-    for position, place in (x.args, x.args[::-1]):
+    """The integer that a position along the axis must equal."""
+    for place, position in _equal(condition):
         along = position.op == "index" and position.attr == of_axis(axis)
-        if along and axis not in place.axes and y.args == x.args[::-1]:
+        if along and axis not in place.axes:
             return place
     return None
+
+
+def _equal(condition: Term) -> Iterator[tuple[Term, Term]]:
+    """Both orders of x and y, where a condition is x = y: not (x < y or y < x)."""
+    if condition.op == "less_than" and condition.args[1].op == "const":
+        either = condition.args[0]
+        if either.op == "add" and all(a.op == "less_than" for a in either.args):
+            first, second = either.args
+            if second.args == first.args[::-1]:
+                yield from (first.args, second.args)
 
 
 # --- exponents ----------------------------------------------------------------------------------

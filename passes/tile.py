@@ -290,11 +290,11 @@ class _Emitter(Walker):
         axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
         block, step = self.schedule.block(axis), self.schedule.tile(axis)
         rest = block % step
-        if rest and self.step.buffer == OUTPUT:  # the last tile is moved back to end at the edge
+        if rest and not self.step.once:  # the last tile is moved back to end at the edge
             self._loop(level, depth, starts, axis, (0, block, step), block - step)
             return
         self._loop(level, depth, starts, axis, (0, block - rest, step), None)
-        if rest:  # a local buffer may be read where it is written: no element twice
+        if rest:
             self._loop(level, depth, starts, axis, (block - rest, block, rest), None)
 
     def _loop(
@@ -443,7 +443,8 @@ class _Emitter(Walker):
         dims = level.shape(frozenset(self.axes))
         value = self._spread(value, level.shape(term.axes), dims, level)
         shape = tuple(ir.MemRefType(self.output.type).shape)
-        place = _Place(self, index, shape, {}, level)
+        data = {t: self.value(t, level) for expr in index for t in expr.data}
+        place = _Place(self, index, shape, data, level)
         if not dims:
             memref.store(value, self.output, place.at({}))
             return
