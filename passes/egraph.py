@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 import egglog as eg
+import ml_dtypes
 
 from ..dialect import DTYPES, DType
 from . import rules, terms
@@ -153,6 +154,11 @@ def saturate(
     facts = [fact for t in order for fact in _facts(t, number)]
     axes = {t.attr for t in order if t.op in terms.FOLDS}
     axes.update(a for split in splits for a in split)
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        limits = ml_dtypes.finfo(DTYPES[name].numpy)
+        facts.append(eg.set_(rules.rounding(name)).to(eg.f64(float(limits.eps) * 0.501)))
+        facts.append(eg.set_(rules.smallest(name)).to(eg.f64(float(limits.smallest_normal))))
+        facts.append(eg.set_(rules.largest(name)).to(eg.f64(float(limits.max))))
     facts += [eg.set_(rules.size(_axis(a))).to(eg.f64(float(a.size))) for a in sorted(axes)]
     facts += [
         eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
@@ -272,7 +278,8 @@ def _encode(t: Term, number: dict[Term, int]) -> rules.Node:
         key = str(number[t])
         return rules.Node.at(key, eg.Vec(*children)) if children else rules.Node.leaf(key)
     if t.op == "const":
-        if t.dtype.is_float and abs(t.value) < float("inf"):
+        negative_zero = t.value == 0 and t.attr.startswith("-")  # egglog's 0.0 is -0.0
+        if t.dtype.is_float and abs(t.value) < float("inf") and not negative_zero:
             return rules.Node.real(t.dtype.name, t.value)
         return rules.Node.const(str(number[t]))
     args = [rules.Node.named(number[a]) for a in t.args]

@@ -103,6 +103,24 @@ def size(axis: Axis) -> eg.f64:
     ...
 
 
+@eg.function(egg_fn="rounding", merge=lambda old, new: new)
+def rounding(dtype: eg.StringLike) -> eg.f64:
+    """The largest relative error of one rounding."""
+    ...
+
+
+@eg.function(egg_fn="smallest", merge=lambda old, new: new)
+def smallest(dtype: eg.StringLike) -> eg.f64:
+    """The smallest normal number."""
+    ...
+
+
+@eg.function(egg_fn="largest", merge=lambda old, new: new)
+def largest(dtype: eg.StringLike) -> eg.f64:
+    """The largest finite number."""
+    ...
+
+
 integer = eg.relation("integer", Node)  # integers wrap, so their sums may be reordered exactly
 early = eg.relation("early", Node)  # computed from weights alone, before any call
 factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
@@ -111,7 +129,7 @@ exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
 x, y, z, u, v, w = eg.vars_("x y z u v w", Node)
 j, k, o, i = eg.vars_("j k o i", Axis)
-a, b, length = eg.vars_("a b length", eg.f64)
+a, b, length, least, most = eg.vars_("a b length least most", eg.f64)
 key = eg.var("key", eg.String)
 
 Facts = tuple[eg.Fact, ...]
@@ -179,8 +197,14 @@ def _depends(term: str, axis: str, does: bool) -> Facts:
 
 
 def _mean(axis: str) -> Facts:
-    product = a * length
-    return eg.eq(length).to(size(NAMES[axis])), product > -1.0 - 1e-6, product < -1.0 + 1e-6
+    off = abs(a * length + 1.0)
+    known = eg.eq(length).to(size(NAMES[axis])), eg.eq(least).to(rounding(key))
+    return *known, off <= least
+
+
+def _normal() -> Facts:
+    known = eg.eq(least).to(smallest(key)), eg.eq(most).to(largest(key))
+    return *known, abs(a * b) >= least, abs(a * b) <= most
 
 
 # What a condition says, whether it is a guard (else it is part of the shape), and egglog's facts.
@@ -193,6 +217,7 @@ CONDITIONS: dict[str, tuple[bool, Callable[..., Facts]]] = {
     r"(\w) is not empty": (True, lambda t: (eg.eq(length).to(size(NAMES[t])), length > 0.0)),
     r"(\w) is not (\w)": (True, lambda t, other: (eg.ne(NAMES[t]).to(NAMES[other]),)),
     r"c is -1 / the places of (\w)": (True, _mean),
+    r"c \* d is a normal number": (True, _normal),
     r"in a sum over (\w)": (False, lambda t: (factor_in(NAMES[t], w),)),
     r"in an exponent": (False, lambda: (exponent(w),)),
     r"(\w) splits into (\w) and (\w)": (False, lambda *t: (splits(*(NAMES[n] for n in t)),)),
@@ -312,7 +337,10 @@ TABLE: list[Rule] = [
         "the divisor can leave the sum",
     ),
     Rule("negate", "(x * -1) * c = (x * c) * -1", EXACT, "", "a difference stays one"),
-    Rule("scales", "(x * c) * d = x * (c * d)", REASSOCIATING, "", "one product instead of two"),
+    Rule(
+        "scales", "(x * c) * d = x * (c * d)", REASSOCIATING, "c * d is a normal number",
+        "one product instead of two",
+    ),
     Rule(
         "scale_exponent", "(x + y) * c = x * c + y * c", REASSOCIATING, "in an exponent",
         "exp2((x - y) * c) is a difference of scaled numbers",
@@ -332,11 +360,9 @@ TABLE: list[Rule] = [
         "one pass: where the mean so far moves, what was added up is corrected",
     ),
     Rule(
-        "split",
-        "sum(j, x) = sum(o, sum(i, x[j])); max(j, x) = max(o, max(i, x[j])); "
-        "roll(j, x, y) = roll(o, max(i, x[j]), roll(i, x[j], y[j])); "
-        "roll(j, x) = roll(o, max(i, x[j]), roll(i, x[j]))", REASSOCIATING,
-        "j splits into o and i", "parts run at the same time, or have factors that leave them",
+        "split", "sum(j, x) = sum(o, sum(i, x[j])); max(j, x) = max(o, max(i, x[j]))",
+        REASSOCIATING, "j splits into o and i; x does not depend on o; x does not depend on i",
+        "parts run at the same time, or have factors that leave them",
     ),
     Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j", "what split needs"),
     Rule(
@@ -347,7 +373,7 @@ TABLE: list[Rule] = [
     ),
     Rule(
         "cut_fold", "sum(k, x)[j] = sum(k, x[j]); max(k, x)[j] = max(k, x[j])", EXACT,
-        "j is not k", "what split needs",
+        "j splits into o and i; j is not k; k is not o; k is not i", "what split needs",
     ),
     Rule(
         "distribute", "sum(j, (x + y) * z) = sum(j, x * z) + sum(j, y * z)", REASSOCIATING,

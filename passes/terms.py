@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Any
 from weakref import WeakValueDictionary
 
+import ml_dtypes
 import numpy as np
 
 from ..dialect import DTYPES, PRIMITIVES, DType
@@ -548,7 +549,7 @@ def _equal(condition: Term) -> Iterator[tuple[Term, Term]]:
 def joined_power(x: Term) -> Term | None:
     """exp2(a) * exp2(b) as exp2(a + b), where parts of a and b cancel; None if nothing does.
 
-    What cancels may leave a multiple of the last place: 2^-20 of the largest coefficient.
+    What cancels may leave one rounding of the largest coefficient.
     """
     if x.op != "mul" or any(a.op != "exp2" for a in x.args):
         return None
@@ -558,7 +559,8 @@ def joined_power(x: Term) -> Term | None:
     for atom, c in parts:
         total[atom] = total.get(atom, 0.0) + c
         largest[atom] = max(largest.get(atom, 0.0), abs(c))
-    kept = {atom: c for atom, c in total.items() if abs(c) > 2.0**-20 * largest[atom]}
+    last = float(ml_dtypes.finfo(x.dtype.numpy).eps)
+    kept = {atom: c for atom, c in total.items() if abs(c) > last * largest[atom]}
     if len(kept) == len(total) or not kept:
         return None
     scale = max(map(abs, kept.values()))
