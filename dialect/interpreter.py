@@ -21,7 +21,7 @@ from .dtypes import DType, dtype
 from .errors import ArgumentError, Error
 from .ops import TensorType
 from .primitives import PRIMITIVES
-from .views import View, binary_parts
+from .views import View, fold
 
 Array = np.ndarray
 
@@ -115,26 +115,17 @@ class _Interpreter:
             exact = np.ndarray(operands[0].shape, result.dtype.numpy, bits)
             return exact.astype(self.kind(result.dtype))
         row = PRIMITIVES[name]
-        if row.form == "reduce":
-            axis = ir.IntegerAttr(op.attributes["axis"]).value
-            return self._reduce(name, operands[0], axis, source)
-        assert row.meaning is not None
-        narrow = not self.high and source.is_float and source.bits == 16
+        meaning = row.meaning
+        assert meaning is not None
+        rounds = source.is_float and not self.high
+        narrow = rounds and source.bits == 16
         wide = [x.astype(np.float32) for x in operands] if narrow else operands
-        value = row.meaning(*wide)
+        if row.form == "reduce":
+            if name == "sum_reduce" and rounds:
+                meaning = _sum_in_order
+            wide.append(ir.IntegerAttr(op.attributes["axis"]).value)
+        value = meaning(*wide)
         return value if row.gives_bool else np.asarray(value).astype(self.kind(result.dtype))
-
-    def _reduce(self, name: str, x: Array, axis: int, source: DType) -> Array:
-        narrow = not self.high and source.is_float and source.bits == 16
-        if narrow:
-            x = x.astype(np.float32)
-        if name == "sum_reduce" and source.is_float and not self.high:
-            value = _sum_in_order(x, axis)
-        else:
-            meaning = PRIMITIVES[name].meaning
-            assert meaning is not None
-            value = meaning(x, axis)
-        return np.asarray(value).astype(self.kind(source))
 
     def _contiguous(
         self, view: View, roles: ops.ViewOperands, operands: list[Any], result: TensorType
@@ -202,16 +193,7 @@ def _along(axis: int, shape: tuple[int, ...]) -> Array:
 
 def _affine(expr: ir.AffineExpr, dims: Sequence[Any], symbols: Sequence[Any]) -> Any:
     """The value of an affine expression on integer arrays."""
-    if isinstance(expr, ir.AffineConstantExpr):
-        return expr.value
-    if isinstance(expr, ir.AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position]
-    parts = binary_parts(expr)
-    assert parts is not None
-    x, y = _affine(parts[1], dims, symbols), _affine(parts[2], dims, symbols)
-    return _OPERATORS[parts[0]](x, y)
+    return fold(expr, dims, symbols, int, lambda sign, x, y: _OPERATORS[sign](x, y))
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {

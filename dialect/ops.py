@@ -156,11 +156,7 @@ def check_view(
     result: TensorType,
 ) -> None:
     """Raise unless the view's maps, domains, bounds and dtypes fit its operands and result."""
-    dynamic = sum(size is None for size in result.shape)
-    if extents != dynamic:
-        raise ShapeError(
-            f"contiguous: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
-        )
+    _check_extents("contiguous", result, extents)
     given = (("sources", len(sources), MAX_SOURCES), ("indices", len(indices), MAX_INDICES))
     for label, count, limit in given:
         if count > limit:
@@ -169,7 +165,7 @@ def check_view(
     _check_count(len(indices), "indices", len(view.index_maps), "index maps")
     if view.domains:
         _check_count(len(sources), "sources", len(view.domains), "domains")
-    symbols = len(indices) + dynamic
+    symbols = len(indices) + extents
     for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
         _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
         if source.dtype != result.dtype:
@@ -186,6 +182,14 @@ def check_view(
             raise DtypeError(f"contiguous: index {i} is {index.dtype}, expected integer or bool")
         _check_map(f"index map {i}", affine, result.rank, 0, index.rank)
         _check_inside(f"index map {i}", affine, ranges, index, 0 in result.shape)
+
+
+def _check_extents(name: str, result: TensorType, extents: int) -> None:
+    dynamic = result.shape.count(None)
+    if extents != dynamic:
+        raise ShapeError(
+            f"{name}: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
+        )
 
 
 def _check_count(operands: int, label: str, maps: int, kind: str) -> None:
@@ -330,11 +334,7 @@ def check_iota(result: TensorType, axis: int, extents: int) -> None:
         raise DtypeError(f"iota: gives integers, not {result.dtype}")
     if not 0 <= axis < result.rank:
         raise ShapeError(f"iota: axis {axis} is outside {result}, which has rank {result.rank}")
-    dynamic = sum(size is None for size in result.shape)
-    if extents != dynamic:
-        raise ShapeError(
-            f"iota: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
-        )
+    _check_extents("iota", result, extents)
 
 
 def cast(x: ir.Value, element: DType | str, loc: ir.Location | None = None) -> ir.Value:

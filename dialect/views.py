@@ -17,8 +17,10 @@ fill. So nothing is ever read outside a source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mlir import ir
 
@@ -58,21 +60,44 @@ _BINARY: list[tuple[type, str]] = [
 ]
 
 
-def bounds(
-    expr: ir.AffineExpr, dims: Sequence[Interval], symbols: Sequence[Interval] = ()
-) -> Interval:
-    """An interval that holds every value of `expr`, by interval arithmetic (so it may be wide)."""
+Value = TypeVar("Value")
+
+
+def fold(
+    expr: ir.AffineExpr,
+    dims: Sequence[Value],
+    symbols: Sequence[Value] | Mapping[int, Value],
+    literal: Callable[[int], Value],
+    combine: Callable[[str, Value, Value], Value],
+) -> Value:
+    """What an affine expression comes to where its dimensions and symbols have these values.
+
+    `literal` gives the value of a number, `combine` that of an operator on two values.
+    """
     if isinstance(expr, ir.AffineConstantExpr):
-        return (expr.value, expr.value)
+        return literal(expr.value)
     if isinstance(expr, ir.AffineDimExpr):
         return dims[expr.position]
     if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position] if expr.position < len(symbols) else UNBOUNDED
+        return symbols[expr.position]
     parts = binary_parts(expr)
     if parts is None:
         raise ShapeError(f"not an affine expression: {expr}")
     sign, lhs, rhs = parts
-    (a, b), (c, d) = bounds(lhs, dims, symbols), bounds(rhs, dims, symbols)
+    left = fold(lhs, dims, symbols, literal, combine)
+    return combine(sign, left, fold(rhs, dims, symbols, literal, combine))
+
+
+def bounds(
+    expr: ir.AffineExpr, dims: Sequence[Interval], symbols: Sequence[Interval] = ()
+) -> Interval:
+    """An interval that holds every value of `expr`, by interval arithmetic (so it may be wide)."""
+    known = defaultdict(lambda: UNBOUNDED, enumerate(symbols))
+    return fold(expr, dims, known, lambda value: (value, value), _combine)
+
+
+def _combine(sign: str, x: Interval, y: Interval) -> Interval:
+    (a, b), (c, d) = x, y
     if sign == "+":
         return (a + c, b + d)
     if sign == "*":

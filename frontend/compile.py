@@ -76,7 +76,7 @@ def compile(
 
 
 def _executable(graph: Graph, options: Options) -> Any:
-    from .passes.pipeline import compile_module
+    from .pipeline import compile_module
     from .runtime.executable import Executable
 
     program = compile_module(graph.module, target=options.target, precision=options.precision)

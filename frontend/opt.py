@@ -23,7 +23,8 @@ from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # 
 from .diagnostics import MLIR_NAME, Diagnostic, Source, collected, mismatches
 from .dialect import context
 from .dialect.errors import CompileError, Error
-from .passes.registry import Pipeline, all_passes, build_pipeline, check_module, option_names
+from .pass_pipeline import Pipeline, build_pipeline, check_module, option_names
+from .passes.registry import all_passes
 
 SPLIT = "// -----"
 

@@ -10,8 +10,8 @@ at the current insertion point, and scf ops where a rare slow path deserves a br
 
 Nothing needs libm, compiler-rt, libdevice or ocml. Of `math` only `fma`, `trunc` and `sqrt` appear:
 each is instructions on x86 with FMA, on NVPTX and on AMDGPU, provided that `convert-math-to-llvm`
-runs before `convert-gpu-to-nvvm` and `-rocdl`, which would call libraries (and `keep_sqrt` between
-it and the former).
+runs before `convert-gpu-to-nvvm` and `-rocdl`, which would call libraries (and `dodeca-keep-sqrt`
+between it and the former).
 
 float16 and bfloat16 are computed in float32 and rounded once. Integers are signless here; the dtype
 tells the sign.
@@ -26,7 +26,7 @@ from functools import partial
 from itertools import pairwise
 
 from mlir import ir
-from mlir.dialects import arith, llvm, scf, vector
+from mlir.dialects import arith, scf, vector
 from mlir.dialects import math as mlir_math
 
 from ..dialect.dtypes import DTYPES
@@ -524,27 +524,3 @@ def bitcast(value: ir.Value, source: str, target: str) -> ir.Value:
 def constant(value: float, dtype: str, shape: tuple[int, ...]) -> ir.Value:
     """A constant, the same in every lane; a scalar if the shape is ()."""
     return splat(value, _ELEMENTS[dtype], shape).value
-
-
-# --- lowering ------------------------------------------------------------------------------------
-
-
-def keep_sqrt(module: ir.Operation) -> None:
-    """Rewrites, in place, each `llvm.intr.sqrt x` as `llvm.call_intrinsic "llvm.sqrt"(x)`.
-
-    They mean the same, but `convert-gpu-to-nvvm` refuses the first: it wants to see every square
-    root itself and make it a call to libdevice. Goes between `convert-math-to-llvm` and it.
-    """
-    found: list[ir.Operation] = []
-
-    def collect(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "llvm.intr.sqrt":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(collect, ir.WalkOrder.POST_ORDER)
-    for op in found:
-        with ir.InsertionPoint(op), op.location:
-            call = llvm.call_intrinsic(op.result.type, "llvm.sqrt", list(op.operands), [], [])
-        op.result.replace_all_uses_with(call)
-        op.erase()

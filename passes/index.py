@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mlir import ir
 
-from ..dialect.views import binary_parts
+from ..dialect.views import fold
 
 if TYPE_CHECKING:
     from .terms import Term
@@ -248,18 +248,10 @@ def substitute(
 
 def from_affine(expr: ir.AffineExpr, dims: list[Expr], symbols: list[Expr]) -> Expr:
     """An MLIR affine expression at given dimensions and symbols."""
-    if isinstance(expr, ir.AffineConstantExpr):
-        return Expr(expr.value)
-    if isinstance(expr, ir.AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position]
-    parts: Any = binary_parts(expr)
-    sign, x, y = (
-        parts[0],
-        from_affine(parts[1], dims, symbols),
-        from_affine(parts[2], dims, symbols),
-    )
+    return fold(expr, dims, symbols, Expr, _apply)
+
+
+def _apply(sign: str, x: Expr, y: Expr) -> Expr:
     if sign == "+":
         return x + y
     if sign == "*":

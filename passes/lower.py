@@ -1,23 +1,19 @@
-"""`dodeca-lower`: from tile programs to the LLVM dialect, and from there to machine code.
+"""`dodeca-lower`: from tile programs to the LLVM dialect.
 
 In: a module of tile functions (`func.func` for a CPU, a `gpu.module` for a GPU). Out: the `llvm`
-dialect, LLVM IR, assembly (x86, PTX, AMDGPU ISA) and an object. Nothing but upstream passes and
-LLVM; no library of device functions is linked.
+dialect. The passes are upstream's but for `dodeca-keep-sqrt`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import llvmlite.binding as llvm
 from mlir import ir
-from mlir.dialects.llvm import (
-    translate_module_to_llvmir as translate,  # pyright: ignore[reportAttributeAccessIssue]
-)
+from mlir.dialects import llvm
 
-from .expand import keep_sqrt
+from ..dialect.verifier import walk
 from .registry import NoOptions, register, register_pipeline
-from .targets import Target, find_target
+from .targets import find_target
 
 _CPU = (
     "convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
@@ -42,8 +38,19 @@ class LowerOptions:
 
 
 @register("dodeca-keep-sqrt", "Hides square roots from the lowering that wants library calls")
-def _keep_sqrt_pass(module: ir.Operation, options: NoOptions) -> None:
-    keep_sqrt(module)
+def keep_sqrt(module: ir.Operation, options: NoOptions) -> None:
+    """Rewrites each `llvm.intr.sqrt x` as `llvm.call_intrinsic "llvm.sqrt"(x)`.
+
+    They mean the same, but `convert-gpu-to-nvvm` refuses the first: it wants to see every square
+    root itself and make it a call to libdevice. Goes between `convert-math-to-llvm` and it.
+    """
+    for op in walk(module):
+        if op.name != "llvm.intr.sqrt":
+            continue
+        with ir.InsertionPoint(op), op.location:
+            call = llvm.call_intrinsic(op.result.type, "llvm.sqrt", list(op.operands), [], [])
+        op.result.replace_all_uses_with(call)
+        op.erase()
 
 
 @register_pipeline("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions)
@@ -54,42 +61,3 @@ def lowering(options: LowerOptions) -> str:
         return _CPU
     last = _GPU_LAST[target.family].replace("CHIP", target.chip)
     return f"{_GPU_FIRST},dodeca-keep-sqrt,{last}"
-
-
-def to_llvm_ir(module: ir.Operation) -> str:
-    """The text of the LLVM IR of a lowered module."""
-    root = module
-    for op in module.regions[0].blocks[0].operations:
-        if op.operation.name == "gpu.module":
-            root = op.operation
-    return translate(root)
-
-
-@dataclass(frozen=True)
-class Code:
-    """Machine code of a module: optimised LLVM IR, assembly text, and the object's bytes."""
-
-    llvm_ir: str
-    text: str
-    binary: bytes
-
-
-def generate(llvm_ir: str, target: Target) -> Code:
-    """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text)."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    module = llvm.parse_assembly(llvm_ir)
-    chosen = llvm.Target.from_triple(target.triple)
-    machine = chosen.create_target_machine(
-        cpu=target.chip, features=target.features, opt=3, reloc="pic", codemodel="default"
-    )
-    module.triple, module.data_layout = target.triple, str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    optimised = str(module)
-    # code generation changes the module, so each emission parses it anew
-    text = machine.emit_assembly(llvm.parse_assembly(optimised))
-    if target.family == "cuda":
-        return Code(optimised, text, text.encode())
-    return Code(optimised, text, machine.emit_object(llvm.parse_assembly(optimised)))

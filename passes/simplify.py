@@ -12,22 +12,23 @@ traits, so MLIR must suppose that they have effects. They have none; nor has wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mlir import ir
 
 from ..dialect.ops import operation_name
 from ..dialect.primitives import PRIMITIVES
+from ..dialect.verifier import walk
 from .registry import NoOptions, register
 
 
 @register("dodeca-simplify", "Removes dead operations and merges equal ones")
 def simplify(module: ir.Operation, options: NoOptions) -> None:
     """Merge equal operations in every block, then erase what nothing reads."""
-    for block in _blocks(module):
+    blocks = [block for op in walk(module) for region in op.regions for block in region.blocks]
+    for block in blocks:
         _merge_equal(block)
-    for block in _blocks(module):
+    for block in blocks:
         _erase_dead(block)
 
 
@@ -35,14 +36,6 @@ def is_pure(op: ir.Operation) -> bool:
     """Whether the operation only computes its results from its operands."""
     dialect = op.name.partition(".")[0]
     return dialect in ("dodeca", "arith") or op.name == "tensor.dim"
-
-
-def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
-    for region in op.regions:
-        for block in region.blocks:
-            yield block
-            for inner in block.operations:
-                yield from _blocks(inner.operation)
 
 
 def _merge_equal(block: ir.Block) -> None:

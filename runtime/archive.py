@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dialect.errors import ArgumentError
-from ..passes.program import Kernel, Program
+from .program import Kernel, Program
 
 FORMAT = 1
 _TEXT = {"cpu": "s", "cuda": "ptx", "hip": "isa"}

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..dialect.dtypes import BY_NUMPY, DTYPES
 from ..dialect.errors import ArgumentError
-from ..passes.program import Buffer, Program
 from .dlpack import from_dlpack
 from .memory import ALIGNMENT, aligned
+from .program import Buffer, Program
 
 
 def as_array(value: Any, buffer: Buffer, where: str) -> np.ndarray:

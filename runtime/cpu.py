@@ -14,11 +14,11 @@ import numpy as np
 
 from ..dialect.dtypes import DTYPES
 from ..dialect.errors import ArgumentError
-from ..passes.program import Buffer, Kernel, Launch, Program
 from .driver import available_cores, native, pool
 from .environment import flag
 from .jit import compile_for_host, load_objects
 from .memory import PAGE, Layout, aligned, plan_memory, waits
+from .program import Buffer, Kernel, Launch, Program
 
 
 def thread_count(threads: int | None = None) -> int:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..dialect.errors import ArgumentError
-from ..passes.program import Buffer, Kernel, Program
 from .archive import save
 from .arguments import new_array, take_inputs, take_outputs, take_weights
 from .cpu import CpuRunner, thread_count
 from .device import no_launch
 from .memory import plan_memory
+from .program import Buffer, Kernel, Program
 from .report import report
 from .simulate import simulate
 

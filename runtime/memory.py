@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..passes.program import Buffer, Kernel, Launch, Program
+from .program import Buffer, Kernel, Launch, Program
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 PAGE = 4096  # bytes

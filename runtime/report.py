@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ..passes.program import Kernel, Program
 from .device import cpu_identity
+from .program import Kernel, Program
 
 
 def report(program: Program, scratch_bytes: int, threads: int) -> str:

@@ -18,10 +18,10 @@ import numpy as np
 
 from ..dialect.dtypes import DTYPES
 from ..dialect.errors import CompileError, Error, TargetError
-from ..passes.program import Buffer, Kernel, Launch, Program
 from .host_ir import COORDINATES, to_host
 from .jit import compile_for_host, load_objects
 from .memory import ALIGNMENT, aligned
+from .program import Buffer, Kernel, Launch, Program
 
 GUARD = 4096  # bytes before and after each buffer
 _CANARY, _UNWRITTEN = 0xC5, 0xFF  # all ones is a NaN in every float format, and -1

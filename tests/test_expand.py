@@ -21,6 +21,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from dodeca.passes import expand
+from dodeca.passes.lower import keep_sqrt
+from dodeca.passes.registry import NoOptions
 from mlir import ir
 from mlir.dialects import arith, func, gpu, memref, scf, vector
 from mlir.dialects import llvm as mlir_llvm
@@ -28,7 +30,7 @@ from mlir.passmanager import PassManager
 
 # What lowers the bodies on each kind of target; nothing else is needed. On the GPUs
 # convert-math-to-llvm must come before the conversion to nvvm or rocdl, which would make calls to
-# libdevice or ocml; expand.keep_sqrt goes between the two.
+# libdevice or ocml; keep_sqrt goes between the two.
 CPU = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,"
     "finalize-memref-to-llvm,convert-arith-to-llvm,convert-index-to-llvm,"
@@ -200,7 +202,7 @@ def device_ir(shape: tuple[int, ...], kernels: dict[str, Kernel], chip: str) -> 
     with ir.Context(), ir.Location.unknown():
         module = device_module(shape, kernels)
         PassManager.parse(GPU_FIRST).run(module.operation)
-        expand.keep_sqrt(module.operation)
+        keep_sqrt(module.operation, NoOptions())
         last = NVVM if chip.startswith("sm_") else ROCDL.replace("CHIP", chip)
         PassManager.parse(last).run(module.operation)
         return mlir_llvm.translate_module_to_llvmir(module.body.operations[0].operation)

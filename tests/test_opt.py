@@ -1,4 +1,4 @@
-"""dodeca-opt and the registry behind it: pipelines, options, failures, expected diagnostics."""
+"""dodeca-opt and what is behind it: pipelines, options, failures, expected diagnostics."""
 
 import gc
 import os
@@ -11,8 +11,9 @@ import pytest
 from dodeca.dialect import context
 from dodeca.dialect.errors import CompileError, Error
 from dodeca.opt import main, split
+from dodeca.pass_pipeline import Pipeline, build_pipeline, option_names
 from dodeca.passes import registry
-from dodeca.passes.registry import NoOptions, Pass, PassFailure, build_pipeline, register
+from dodeca.passes.registry import NoOptions, Pass, PassFailure, register
 from mlir import ir
 
 PLAIN = """func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -144,7 +145,7 @@ def test_every_pass_is_well_formed() -> None:
     for name, row in registry.all_passes().items():
         assert name == row.name
         assert name.startswith("dodeca-")
-        assert {kind for _, kind in registry.option_names(row).values()} <= {str, int, bool}
+        assert {kind for _, kind in option_names(row).values()} <= {str, int, bool}
         assert row.options() == row.options()  # every option has a default
         assert hash(row.options())  # and they are frozen
     assert registry.PASSES["dodeca-verify"].options is NoOptions
@@ -267,7 +268,7 @@ def test_upstream_passes_may_not_break_the_dialect(opt, monkeypatch) -> None:
         with module.context, ir.Location.unknown():
             probe(module, Options("breaks-dialect"))
 
-    def build(text: str, context: ir.Context) -> registry.Pipeline:
+    def build(text: str, context: ir.Context) -> Pipeline:
         pipeline = build_pipeline("", context)
         pipeline.add(foreign, name="foreign", argument=text)
         return pipeline

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dodeca.dialect import DTYPES, PRIMITIVES, DType, evaluate, ops
 from dodeca.passes.expand import ULP
-from dodeca.passes.pipeline import compile_module
+from dodeca.pipeline import compile_module
 from dodeca.runtime.executable import Executable
 
 TARGETS = ("cpu", "cuda:sm_80", "hip:gfx942", "hip:gfx1100")

@@ -8,14 +8,14 @@ from pathlib import Path
 import dodeca as dd
 import numpy as np
 import pytest
+from dodeca.codegen import generate, to_llvm_ir
 from dodeca.dialect import context, evaluate, verify
-from dodeca.passes import lower
-from dodeca.passes.pipeline import compile_module
-from dodeca.passes.registry import build_pipeline
-from dodeca.passes.program import Kernel
+from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.targets import TARGETS, find_target
+from dodeca.pipeline import compile_module, lower
 from dodeca.runtime.code_object import read_amdgpu_metadata
 from dodeca.runtime.executable import Executable
+from dodeca.runtime.program import Kernel
 from dodeca.runtime.toolchain import assemble_ptx, find_ptxas
 from mlir import ir
 from programs import PROGRAMS
@@ -109,9 +109,7 @@ def test_every_stage_parses_verifies_and_can_be_entered(name: str) -> None:
             tiled = ir.Module.parse(kernel.stages["tile"])
             build_pipeline("dodeca-lower", context()).run(tiled)
             assert str(tiled) == kernel.stages["llvm"]
-            assert lower.generate(lower.to_llvm_ir(tiled.operation), find_target("cpu")).text == (
-                kernel.text
-            )
+            assert generate(to_llvm_ir(tiled.operation), find_target("cpu")).text == (kernel.text)
 
 
 def test_a_tile_program_of_the_text_is_that_of_the_pipeline() -> None:
@@ -130,7 +128,7 @@ def test_compiling_is_deterministic() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from programs import PROGRAMS\n"
-        "from dodeca.passes.pipeline import compile_module\n"
+        "from dodeca.pipeline import compile_module\n"
         "for name in ('attention', 'gelu_mlp', 'layer_norm_linear'):\n"
         "    program = compile_module(PROGRAMS[name].graph().module)\n"
         "    print(program.stages['kernels'])\n"
@@ -185,8 +183,8 @@ def _mutated(kernel: Kernel, before: str, after: str) -> Kernel:
         return kernel
     with context(), ir.Location.unknown():
         module = ir.Module.parse(kernel.stages["tile"].replace(before, after))
-        lower.lower(module.operation, find_target("cpu"))
-        code = lower.generate(lower.to_llvm_ir(module.operation), find_target("cpu"))
+        lower(module.operation, find_target("cpu"))
+        code = generate(to_llvm_ir(module.operation), find_target("cpu"))
     return replace(kernel, binary=code.binary, text=code.text, llvm_ir=code.llvm_ir)
 
 

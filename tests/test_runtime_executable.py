@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from dodeca.dialect.errors import ArgumentError, CompileError, TargetError
-from dodeca.passes.program import Buffer, Kernel, Launch, Program
 from dodeca.runtime import Executable, PlannedLaunch
 from dodeca.runtime.elf import elf_symbols
 from dodeca.runtime.jit import compile_for_host, load_objects
+from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 
 LLVM_TYPES = {"float32": "float", "int64": "i64", "bool": "i8", "bfloat16": "bfloat"}
 

@@ -1,8 +1,8 @@
 """The memory plan: what lives together lies apart, and nothing runs before what it needs."""
 
 import numpy as np
-from dodeca.passes.program import Buffer, Kernel, Launch
 from dodeca.runtime.memory import ALIGNMENT, PAGE, aligned, layout, waits
+from dodeca.runtime.program import Buffer, Kernel, Launch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

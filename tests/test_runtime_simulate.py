@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from dodeca.dialect.errors import CompileError, Error, TargetError
-from dodeca.passes.program import Buffer, Kernel, Launch, Program
 from dodeca.runtime import Executable
+from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 
 NVPTX = """
 target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"

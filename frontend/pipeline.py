@@ -1,0 +1,206 @@
+"""The way down, in one function, in reading order: a module in, machine code and a plan out.
+
+program = compile_module(graph.module, target="cpu")
+program.kernels["k0_contract"].text          # assembly
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from mlir import ir
+
+from .codegen import generate, to_llvm_ir
+from .compile import PRECISIONS
+from .dialect import TensorType, verify
+from .dialect.errors import CompileError, Error
+from .dialect.ops import NAME, WEIGHT, entry_function, named_arguments
+from .dialect.verifier import walk
+from .pass_pipeline import build_pipeline
+from .passes.fuse import fuse
+from .passes.index import Axis
+from .passes.targets import Target, find_target
+from .passes.terms import Term, postorder
+from .passes.tile import GRID, read_kernel, tile
+from .runtime.program import Buffer, Kernel, Launch, Program
+
+
+def compile_module(module: ir.Module, *, target: str = "cpu", precision: str = "fast") -> Program:
+    """Compile the module's first function.
+
+    Args:
+        module: a module in the dodeca dialect; arguments with `dodeca.weight` are weights.
+        target: a name from `targets.TARGETS`.
+        precision: "strict" keeps the interpreter's order of operations, "fast" may reassociate.
+
+    Raises:
+        VerifyError: the module breaks a rule of the dialect.
+        TargetError: the target is unknown.
+        CompileError: a stage failed; the message names it.
+    """
+    if precision not in PRECISIONS:
+        raise Error(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
+    chosen = find_target(target)
+    clock = _Clock()
+    with module.context, ir.Location.unknown():
+        verify(module)
+        source = str(module)
+        work = ir.Module.parse(str(module.operation.get_asm(enable_debug_info=True)))
+        build_pipeline("dodeca-simplify", module.context).run(work)
+        clock.mark("simplify")
+        fused = fuse(work.operation, chosen, precision)
+        clock.mark("fuse")
+        verify(fused.module)
+        functions = list(fused.module.body.operations)[1:]
+        kernels = {}
+        for function in functions:
+            kernel = _compile_kernel(function.operation, chosen, precision, clock)
+            kernels[kernel.name] = kernel
+        planned = _Planner(fused.module, kernels)
+    return Program(
+        target=chosen.name,
+        kernels=kernels,
+        buffers=tuple(planned.buffers),
+        prepare=tuple(planned.prepare),
+        plan=tuple(planned.plan),
+        inputs=tuple(planned.inputs),
+        outputs=tuple(planned.outputs),
+        weights=planned.weights,
+        stages={"dodeca": source, "kernels": str(fused.module)},
+        report={
+            "precision": precision,
+            "seconds": clock.seconds,
+            "regions": fused.regions,
+        },
+    )
+
+
+def _compile_kernel(
+    function: ir.Operation, target: Target, precision: str, clock: _Clock
+) -> Kernel:
+    """One kernel function: tile program, LLVM dialect, LLVM IR, machine code."""
+    kernel = read_kernel(function)
+    stages = {"dodeca": str(function)}
+    tiled = tile(function, target, precision)
+    stages["tile"] = str(tiled)
+    grid = _grid(tiled)
+    clock.mark("tile")
+    lower(tiled.operation, target)
+    stages["llvm"] = str(tiled)
+    llvm_ir = to_llvm_ir(tiled.operation)
+    clock.mark("lower")
+    code = generate(llvm_ir, target)
+    clock.mark("generate")
+    kinds = [*kernel.inputs, kernel.output]
+    return Kernel(
+        name=kernel.name,
+        target=target.name,
+        grid=grid,
+        block=target.block,
+        arguments=tuple((_static(k), k.dtype.name) for k in kinds),
+        outputs=1,
+        fused=operations_in_words(kernel.term, kernel.axes),
+        stages=stages,
+        llvm_ir=code.llvm_ir,
+        text=code.text,
+        binary=code.binary,
+    )
+
+
+def lower(module: ir.Operation, target: Target) -> None:
+    """Lower a module of tile functions in place."""
+    before = str(module)
+    text = f"dodeca-lower{{target={target.name}}}"
+    try:
+        build_pipeline(text, module.context).run(module)
+    except CompileError as error:
+        with tempfile.NamedTemporaryFile("w", suffix=".mlir", delete=False) as file:
+            file.write(before)
+        raise CompileError(
+            f"lowering to {target.name}: {error}\n"
+            f"repeat with: dodeca-opt {file.name} --pass-pipeline='{text}'"
+        ) from None
+
+
+def operations_in_words(term: Term, axes: tuple[Axis, ...]) -> tuple[str, ...]:
+    """What a kernel does, operation by operation, with the size of each."""
+    words = []
+    for t in postorder([term]):
+        if t.op in ("load", "const", "index"):
+            continue
+        inside = "x".join(str(a.size) for a in sorted(t.axes)) or "1"
+        over = f" over {t.attr.size}" if t.op in ("sum", "max") else ""
+        words.append(f"{t.op}{over} [{inside}]")
+    return tuple(words) or (f"copy [{'x'.join(str(a.size) for a in axes) or '1'}]",)
+
+
+def _grid(module: ir.Module) -> int:
+    """The grid that the tile function's attribute states."""
+    function = next(op for op in walk(module.operation) if GRID in op.attributes)
+    return ir.IntegerAttr(function.attributes[GRID]).value
+
+
+def _static(kind: TensorType) -> tuple[int, ...]:
+    return tuple(size for size in kind.shape if size is not None)
+
+
+@dataclass
+class _Clock:
+    """Seconds spent in each stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    last: float = field(default_factory=time.perf_counter)
+
+    def mark(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+class _Planner:
+    """Reads buffers and launches off the main function of a module of kernels."""
+
+    def __init__(self, module: ir.Module, kernels: dict[str, Kernel]):
+        main = entry_function(module.operation)
+        block = main.regions[0].blocks[0]
+        names = named_arguments(main, WEIGHT)
+        inputs = named_arguments(main, NAME)
+        self.buffers: list[Buffer] = []
+        self.prepare: list[Launch] = []
+        self.plan: list[Launch] = []
+        self.inputs: list[int] = []
+        self.weights: dict[str, int] = {}
+        self.ids: dict[ir.Value, int] = {}
+        last = block.operations[len(block.operations) - 1]
+        returned = set(last.operands)
+        prepared: set[int] = set()
+        for i, value in enumerate(block.arguments):
+            number = self._buffer(
+                value, "weight" if i in names else "input", names.get(i) or inputs.get(i, "")
+            )
+            if i in names:
+                self.weights[names[i]] = number
+                prepared.add(number)
+            else:
+                self.inputs.append(number)
+        for op in list(block.operations)[:-1]:
+            reads = [self.ids[x] for x in op.operands]
+            early = all(n in prepared for n in reads)
+            value = op.results[0]
+            role = "prepared" if early else "output" if value in returned else "scratch"
+            number = self._buffer(value, role)
+            if early:
+                prepared.add(number)
+            name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            launches = self.prepare if early else self.plan
+            if kernels[name].grid:
+                launches.append(Launch(name, (*reads, number)))
+        self.outputs = [self.ids[x] for x in last.operands]
+
+    def _buffer(self, value: ir.Value, role: str, name: str = "") -> int:
+        kind = TensorType.of(value)
+        self.ids[value] = len(self.buffers)
+        self.buffers.append(Buffer(_static(kind), kind.dtype.name, role, name))
+        return self.ids[value]
