@@ -146,13 +146,11 @@ class _Interpreter:
         symbols += list(extents)
         value: Any = np.full((), view.fill, self.kind(result.dtype))
         for i in reversed(range(len(sources))):
-            value = _read(sources[i], view, i, dims, symbols, value, shape)
+            value = _read(sources[i], view, i, dims, symbols, value)
         return np.broadcast_to(value, shape)
 
 
-def _read(
-    source: Array, view: View, i: int, dims: list, symbols: list, otherwise: Any, shape: tuple
-) -> Array:
+def _read(source: Array, view: View, i: int, dims: list, symbols: list, otherwise: Any) -> Array:
     """`source` where view's source i is in its domain and inside the source, else `otherwise`."""
     places = [np.asarray(_affine(e, dims, symbols)) for e in view.maps[i].results]
     inside: Any = np.True_

@@ -24,7 +24,10 @@ from .terms import FOLDS, REDUCTIONS, Term, postorder
 
 @dataclass(eq=False)
 class Level:
-    """A loop level: the axes bound by it and its parents, with their tiles; values made in it."""
+    """A loop level: the axes bound by it and its parents, with their tiles; values made in it.
+
+    A sum inside a sum may have an axis of the same name: then `own` hides the one outside.
+    """
 
     parent: Level | None
     tiles: dict[Axis, int]
@@ -33,11 +36,14 @@ class Level:
     memo: dict[Term, Any] = field(default_factory=dict)
     shapes: dict[frozenset[Axis], tuple[Axis, ...]] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)  # what a walker keeps: origins, counts
+    own: Axis | None = None  # the axis of the loop that leads from the parent to here
 
     def home(self, axes: frozenset[Axis]) -> Level:
         """The outermost level that binds all of `axes`."""
         level = self
         while level.parent is not None and axes <= level.parent.tiles.keys():
+            if level.own in axes:
+                break
             level = level.parent
         return level
 
@@ -54,7 +60,7 @@ class Level:
     def inner(self, axis: Axis, tile: int, step: int) -> Level:
         """The level of a loop inside this one, over tiles that start at multiples of `step`."""
         rank = {**self.rank, axis: self.rank.get(axis, 500 + len(self.tiles))}
-        return Level(self, {**self.tiles, axis: tile}, rank, {**self.steps, axis: step})
+        return Level(self, {**self.tiles, axis: tile}, rank, {**self.steps, axis: step}, own=axis)
 
     def contiguous(self, index: tuple[Expr, ...], axis: Axis) -> bool:
         """Whether the elements of a tile along `axis` are neighbours in the buffer."""

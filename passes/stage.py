@@ -109,7 +109,7 @@ def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose
 class _Turn:
     """One block of the folded axis: where it lies, and the steps so far."""
 
-    place: Expr
+    start: Expr
     axis: Axis
     steps: list[Step] = field(default_factory=list)
 
@@ -189,14 +189,14 @@ class _Stager:
         if end > size:
             outer = Axis(f"{self.axis.name}o", end - size + 1)
             inner = Axis(f"{self.axis.name}i", size)
-            steps = self._turn(group, of_axis(outer) + of_axis(inner), inner)
+            steps = self._turn(group, of_axis(outer), inner)
             yield Phase(steps, outer, 0, end, size, low, high)
         else:
             inner = Axis(f"{self.axis.name}i", size)
-            yield Phase(self._turn(group, of_axis(inner), inner))
+            yield Phase(self._turn(group, Expr(0), inner))
         if self.axis.size > end:
             inner = Axis(f"{self.axis.name}i", self.axis.size - end)
-            yield Phase(self._turn(group, of_axis(inner) + end, inner))
+            yield Phase(self._turn(group, Expr(end), inner))
 
     def _bound(self, expr: Expr) -> Expr:
         """The largest value of an expression in this program, by the program's place."""
@@ -210,9 +210,9 @@ class _Stager:
 
     # --- one turn -----------------------------------------------------------------------------
 
-    def _turn(self, group: list[Term], place: Expr, axis: Axis) -> tuple[Step, ...]:
-        turn = _Turn(place, axis)
-        places = {**self.places, self.axis: place}
+    def _turn(self, group: list[Term], start: Expr, axis: Axis) -> tuple[Step, ...]:
+        turn = _Turn(start, axis)
+        places = {**self.places, self.axis: start + of_axis(axis)}
         known = dict(self.finished)
         self._store_shared(turn, group, places, known)
         shares: dict[Term, Term] = {}
@@ -240,7 +240,7 @@ class _Stager:
                 new = terms.apply("add" if f.op == "sum" else "larger", total, part)
                 self._assign(turn.steps, total, new)
         for x in centres:
-            mean, new = self._mean_state(x)
+            mean, new, _ = self._mean_state(x)
             self._assign(turn.steps, mean, new)
         return tuple(turn.steps)
 
@@ -262,27 +262,38 @@ class _Stager:
         self._assign(turn.steps, total, terms.apply("add", terms.apply("mul", total, scale), part))
 
     def _move_mean(self, turn: _Turn, x: Term, block: Term) -> None:
-        """The mean with this block: the mean + sum(block - mean) / (places so far)."""
-        mean, new = self._mean_state(x)
-        seen = substitute(turn.place, {turn.axis: Expr(turn.axis.size)})
-        part = terms.reduction("sum", turn.axis, _minus(block, mean))
-        share = terms.apply("recip", terms.index(seen, x.dtype))
-        self._assign(turn.steps, new, terms.apply("add", mean, terms.apply("mul", part, share)))
+        """The mean of the block, and the mean with it: mean + (block's - mean) * size / places."""
+        mean, new, own = self._mean_state(x)
+        size = terms.constant(1 / turn.axis.size, x.dtype)
+        apart = terms.reduction("sum", turn.axis, _minus(block, mean))
+        self._assign(turn.steps, own, terms.apply("add", mean, terms.apply("mul", apart, size)))
+        moved = terms.apply("mul", _minus(own, mean), self._part(turn, x.dtype))
+        self._assign(turn.steps, new, terms.apply("add", mean, moved))
+
+    def _part(self, turn: _Turn, dtype: DType) -> Term:
+        """The block's part of all places so far."""
+        seen, size = turn.start + turn.axis.size, terms.constant(turn.axis.size, dtype)
+        return terms.apply("mul", size, terms.apply("recip", terms.index(seen, dtype)))
 
     def _centre(self, turn: _Turn, fold: Term, args: list[Term]) -> None:
         """A sum of differences from the mean so far, corrected for how the mean moves.
 
-        Of squares: (x - mean) * (x - mean') is the exact change. Weighted: each weight so far is
+        Of squares: those from the block's own mean, and the square of how far this is from the mean
+        before (Chan, Golub and LeVeque, Updating formulae, 1979). Weighted: each weight so far is
         further from the mean by what the mean moves.
         """
         total = self._state(fold)[0]
-        mean, new = self._mean_state(fold.args[0])
-        from_new = _minus(args[0], new)
+        mean, new, own = self._mean_state(fold.args[0])
         if fold.op == "spread":
-            part = terms.apply("mul", _minus(args[0], mean), from_new)
-            change = terms.reduction("sum", turn.axis, part)
+            off, apart = _minus(args[0], own), _minus(own, mean)
+            before = terms.index(turn.start, fold.dtype)
+            weight = terms.apply("mul", before, self._part(turn, fold.dtype))
+            far = terms.apply("mul", terms.apply("mul", apart, apart), weight)
+            near = terms.reduction("sum", turn.axis, terms.apply("mul", off, off))
+            change = terms.apply("add", near, far)
             self._assign(turn.steps, total, terms.apply("add", total, change))
             return
+        from_new = _minus(args[0], new)
         weights = self._weight_state(fold.args[1])
         part = terms.reduction("sum", turn.axis, terms.apply("mul", from_new, args[1]))
         moved = terms.apply("mul", _minus(mean, new), weights)
@@ -342,8 +353,8 @@ class _Stager:
         return self._kept(("top", score), 3, float("-inf"))
 
     def _mean_state(self, x: Term) -> tuple[Term, ...]:
-        """The mean so far, and with this block."""
-        return self._kept(("mean", x), 2, 0.0)
+        """The mean so far, the mean with this block, and the block's own."""
+        return self._kept(("mean", x), 3, 0.0)
 
     def _weight_state(self, weight: Term) -> Term:
         """The sum of the weights so far."""
