@@ -13,6 +13,10 @@
 
 from __future__ import annotations
 
+from . import bindings as bindings  # before anything that needs MLIR: it says what is missing
+
+# isort: split
+
 from .tensor import Tensor  # first, for it loads the modules that complete it
 
 # isort: split

@@ -20,9 +20,11 @@ from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
 from mlir.passmanager import PassManager
 
+from . import candidates as candidates  # they register passes
+from . import simplify as simplify
 from .dialect.errors import CompileError, Error
 from .dialect.verifier import findings_in, place
-from .passes.registry import PASSES, Pass, PassFailure, all_passes
+from .passes.registry import PASSES, Pass, all_passes
 
 # --- running ------------------------------------------------------------------------------------
 
@@ -58,8 +60,7 @@ class Pipeline(PassManager):
                     sound = check_module(module)
             except BaseException as error:  # none may cross MLIR's frames: `run` raises it again
                 state.cause, sound = error, False
-                location = error.location if isinstance(error, PassFailure) else module.location
-                location.emit_error(str(error))
+                module.location.emit_error(str(error))
             if sound:
                 state.done = position + 1
             else:

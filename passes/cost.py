@@ -39,13 +39,15 @@ LOOP = 1.0  # counting and branching, for each turn of a loop
 def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
     """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
     programs = schedule.programs(axes)
+    work = _Work()
     if schedule.fold:
-        work = _staged_work(term, axes, schedule, target, programs)
+        for phase in stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target)).phases:
+            work.seen = set()  # a turn's steps share what they bring near
+            for step in phase.steps:
+                counter = _Counter(step.schedule, step.axes, target, work)
+                counter.run(step.term, programs * phase.turns)
     else:
-        counter = _Counter(schedule, axes, target)
-        counter.run(term, programs)
-        fetched, again = counter.fetched * programs, counter.again * programs
-        work = _Work(counter.instructions, fetched, again, counter.touched)
+        _Counter(schedule, axes, target, work).run(term, programs)
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
@@ -58,6 +60,7 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     return launch + reading + work.again / near
 
 
+@lru_cache(4096)
 def cheapest(
     term: Term, axes: tuple[Axis, ...], target: Target, strict: bool = False
 ) -> tuple[float, Schedule]:
@@ -122,9 +125,9 @@ def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedul
     """The schedule of least predicted time for a step inside a program."""
 
     def instructions(schedule: Schedule) -> float:
-        counter = _Counter(schedule, axes, target)
-        counter.run(term, 1)
-        return counter.instructions + counter.fetched * target.rate / target.cache_bandwidth
+        work = _Work()
+        _Counter(schedule, axes, target, work).run(term, 1)
+        return work.instructions + work.fetched * target.rate / target.cache_bandwidth
 
     return min(step_schedules(axes, term, target), key=instructions)
 
@@ -137,41 +140,21 @@ class _Work:
     fetched: float = 0.0  # bytes brought near
     again: float = 0.0  # and not for the first time
     touched: dict[str, float] = field(default_factory=dict)  # bytes of each buffer that it reads
-
-
-def _staged_work(
-    term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target, programs: int
-) -> _Work:
-    work = _Work()
-    for phase in stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target)).phases:
-        near: set[tuple] = set()  # a turn's steps share what they bring near
-        for step in phase.steps:
-            counter = _Counter(step.schedule, step.axes, target)
-            counter.seen = near
-            counter.run(step.term, programs * phase.turns)
-            work.instructions += counter.instructions
-            work.fetched += counter.fetched * programs * phase.turns
-            work.again += counter.again * programs * phase.turns
-            for name, size in counter.touched.items():
-                work.touched[name] = max(work.touched.get(name, 0.0), size)
-    return work
+    seen: set[tuple] = field(default_factory=set)  # what is near already
 
 
 class _Counter(Walker):
     """Counts instructions instead of emitting them."""
 
-    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target):
+    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target, work: _Work):
         super().__init__(schedule, axes)
-        self.target = target
+        self.target, self.work = target, work
         self.outer: tuple[Axis, ...] = ()
-        self.instructions = 0.0
-        self.touched: dict[str, float] = {}  # bytes of each buffer that is read
-        self.seen: set[tuple] = set()
-        self.again = 0.0  # bytes that one program fetches again, as they have not stayed near
-        self.fetched = 0.0  # bytes that one program brings near
+        self.programs = 1.0
 
     def run(self, term: Term, trips: float) -> None:
-        """Count what `trips` programs do."""
+        """Add what `trips` programs do."""
+        self.programs = trips
         with deep_recursion():
             self._run(term, trips)
 
@@ -185,12 +168,12 @@ class _Counter(Walker):
             tile = self.schedule.tile(axis)
             last = last.inner(axis, tile, tile_step(self.schedule, axis))
             last.data["trips"] = trips
-            self.instructions += trips * LOOP
+            self.work.instructions += trips * LOOP
         self.value(term, last)
         wide = [a for a in self.axes if self.schedule.tile(a) > 1]
         rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
         store = INSTRUCTIONS["add"] if rows else SCALAR_LOAD * self.schedule.lanes
-        self.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
+        self.work.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
 
     def _vectors(self, term: Term, axes: frozenset[Axis], level: Level) -> float:
         """How many vector registers a tile value of these axes fills."""
@@ -207,9 +190,11 @@ class _Counter(Walker):
         price = INSTRUCTIONS[term.op]
         if term.op == "mod" and term.args[1].op == "const":
             price = 4.0
-        if term.dtype.name in ("bfloat16",):
-            price *= 4.0
-        self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * price
+        price *= 4.0 if term.dtype.name == "bfloat16" else 1.0
+        self._count(level, self._vectors(term, term.axes, level) * price)
+
+    def _count(self, level: Level, instructions: float) -> None:
+        self.work.instructions += level.data["trips"] * instructions
 
     def _load(self, term: Term, level: Level) -> None:
         _, index, shape = term.attr
@@ -218,13 +203,13 @@ class _Counter(Walker):
         span = prod(spans) * term.dtype.bytes
         name = term.attr[0]
         if not name.startswith("%"):  # no local buffer
-            if name in self.touched and span > self.target.near:  # it has not stayed
-                self.again += span
-            elif key not in self.seen:
-                self.fetched += span
-            self.seen.add(key)
+            if name in self.work.touched and span > self.target.near:  # it has not stayed
+                self.work.again += span * self.programs
+            elif key not in self.work.seen:
+                self.work.fetched += span * self.programs
+            self.work.seen.add(key)
             bytes_ = _reached(term) * term.dtype.bytes
-            self.touched[name] = max(self.touched.get(name, 0.0), bytes_)
+            self.work.touched[name] = max(self.work.touched.get(name, 0.0), bytes_)
         wide = level.shape(term.axes)
         if not wide:
             price = BROADCAST_LOAD
@@ -239,7 +224,7 @@ class _Counter(Walker):
             )
             if not ok and index and level.tiles[last] * shape[-1] > 4096:
                 price *= 2.0  # each element in a cache line, often a page, of its own
-        self.instructions += level.data["trips"] * price
+        self._count(level, price)
 
     def _span(self, expr: Expr, size: int) -> int:
         """How many places along a buffer's dimension one program reads."""
@@ -265,20 +250,19 @@ class _Counter(Walker):
         axis: Axis = term.attr
         tile = self.reduction_tile(term, level)
         inner = level.inner(axis, tile, tile)
-        trips = level.data["trips"] * -(-axis.size // tile)
-        inner.data["trips"] = trips
+        inner.data["trips"] = level.data["trips"] * -(-axis.size // tile)
         body = term.args[0]
         self.value(body, inner)
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
         around = body.axes | {axis}
         vectors = self._vectors(term, around, inner)
-        self.instructions += trips * (vectors * price + LOOP)
+        self._count(inner, vectors * price + LOOP)
         needed = vectors + self._operand_registers(inner)
         if needed > self.target.registers and not self.target.is_gpu:
-            self.instructions += trips * (needed - self.target.registers) * SPILL
+            self._count(inner, (needed - self.target.registers) * SPILL)
         if tile > 1:
-            self.instructions += level.data["trips"] * self._vectors(term, term.axes, level) * 8
+            self._count(level, self._vectors(term, term.axes, level) * 8)
 
     def _operand_registers(self, level: Level) -> float:
         """Registers that the vectors loaded in a loop take beside its accumulators."""

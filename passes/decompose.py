@@ -30,11 +30,10 @@ def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
 
 
 class Decomposer:
-    """Builds the tensors of terms at the current insertion point."""
+    """Builds the tensors of terms at the current insertion point and location."""
 
-    def __init__(self, buffers: Mapping[str, ir.Value], loc: ir.Location | None = None):
+    def __init__(self, buffers: Mapping[str, ir.Value]):
         self.buffers = buffers
-        self.loc = loc
         self.made: dict[Term, ir.Value] = {}
 
     def tensor(self, root: Term, axes: Sequence[Axis]) -> ir.Value:
@@ -49,33 +48,31 @@ class Decomposer:
             name, index, _ = term.attr
             return self._view([self.buffers[name]], [index], axes)
         if term.op == "const":
-            return ops.constant(term.value, term.dtype, (), loc=self.loc)
+            return ops.constant(term.value, term.dtype, ())
         if term.op == "index":
             return self._index(term.attr, axes, term)
         if term.op == "nonneg":
             return self._nonneg(term.attr, axes)
         if term.op == "table":
             values = [terms.parse_constant(text, term.dtype) for text in term.attr[0]]
-            line = ops.constant(values, term.dtype, (len(values),), loc=self.loc)
+            line = ops.constant(values, term.dtype, (len(values),))
             return self._view([line], [(term.attr[1],)], axes)
         if term.op == "select":
             return self._select(term, axes)
         if term.op in REDUCTIONS:
             around = axis_order(term.args[0].axes | {term.attr})
             body = self._spread(term.args[0], around)
-            return ops.reduce(REDUCTIONS[term.op], body, around.index(term.attr), loc=self.loc)
+            return ops.reduce(REDUCTIONS[term.op], body, around.index(term.attr))
         args = [self._spread(a, axes) for a in term.args]
         if term.op in ("cast", "bitcast"):
-            return (ops.cast if term.op == "cast" else ops.bitcast)(
-                args[0], term.dtype, loc=self.loc
-            )
+            return (ops.cast if term.op == "cast" else ops.bitcast)(args[0], term.dtype)
         if term.op == "div":
-            wide = [ops.cast(a, "float64", loc=self.loc) for a in args]
-            inverse = ops.elementwise("recip", wide[1], loc=self.loc)
-            quotient = ops.elementwise("mul", wide[0], inverse, loc=self.loc)
-            return ops.cast(quotient, term.dtype, loc=self.loc)
+            wide = [ops.cast(a, "float64") for a in args]
+            inverse = ops.elementwise("recip", wide[1])
+            quotient = ops.elementwise("mul", wide[0], inverse)
+            return ops.cast(quotient, term.dtype)
         assert term.op in PRIMITIVES
-        return ops.elementwise(term.op, *args, loc=self.loc)
+        return ops.elementwise(term.op, *args)
 
     def _spread(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
         """The term's tensor with dimensions for all of `axes`."""
@@ -109,7 +106,7 @@ class Decomposer:
             tuple(map(affine, places)), 0, tuple(map(affine, domains)), tuple(map(own_axes, data))
         )
         shape, indices = [a.size for a in axes], [self.made[t] for t in data]
-        return ops.contiguous(sources, view, shape, indices=indices, loc=self.loc)
+        return ops.contiguous(sources, view, shape, indices=indices)
 
     def _select(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
         condition, *branches = term.args
@@ -122,17 +119,17 @@ class Decomposer:
         if expr.data:
             raise CompileError(f"an index computed from data and used as a number: {term}")
         low, high = expr.range
-        line = ops.iota((high - low + 1,), 0, term.dtype, loc=self.loc)
+        line = ops.iota((high - low + 1,), 0, term.dtype)
         value = self._view([line], [(expr + -low,)], axes)
         if not low:
             return value
         shape = [a.size for a in axes]
-        offset = ops.constant(low, term.dtype, shape, loc=self.loc)
-        return ops.elementwise("add", value, offset, loc=self.loc)
+        offset = ops.constant(low, term.dtype, shape)
+        return ops.elementwise("add", value, offset)
 
     def _nonneg(self, expr: Expr, axes: tuple[Axis, ...]) -> ir.Value:
         """0 <= expr: a source of one element, read outside its domain as False."""
-        yes = ops.constant(True, "bool", (), loc=self.loc)
+        yes = ops.constant(True, "bool", ())
         return self._view([yes], [()], axes, [(expr,)])
 
 

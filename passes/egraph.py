@@ -155,10 +155,9 @@ def saturate(
     axes = {t.attr for t in order if t.op in terms.FOLDS}
     axes.update(a for split in splits for a in split)
     for name in ("float16", "bfloat16", "float32", "float64"):
-        limits = ml_dtypes.finfo(DTYPES[name].numpy)
-        facts.append(eg.set_(rules.rounding(name)).to(eg.f64(float(limits.eps) * 0.501)))
-        facts.append(eg.set_(rules.smallest(name)).to(eg.f64(float(limits.smallest_normal))))
-        facts.append(eg.set_(rules.largest(name)).to(eg.f64(float(limits.max))))
+        of = ml_dtypes.finfo(DTYPES[name].numpy)
+        limits = {"rounding": of.eps * 0.501, "smallest": of.smallest_normal, "largest": of.max}
+        facts += [eg.set_(rules.limit(k, name)).to(eg.f64(float(v))) for k, v in limits.items()]
     facts += [eg.set_(rules.size(_axis(a))).to(eg.f64(float(a.size))) for a in sorted(axes)]
     facts += [
         eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
@@ -283,14 +282,11 @@ def _encode(t: Term, number: dict[Term, int]) -> rules.Node:
             return rules.Node.real(t.dtype.name, t.value)
         return rules.Node.const(str(number[t]))
     args = [rules.Node.named(number[a]) for a in t.args]
-    if t.op == "add":
-        return args[0] + args[1]
-    if t.op == "mul":
-        return args[0] * args[1]
-    if t.op == "scatter":
-        return rules.scatter(_axis(t.attr), *args)
-    if t.op in terms.REDUCTIONS:
-        return (rules.sum_over if t.op == "sum" else rules.max_over)(_axis(t.attr), args[0])
+    if t.op in ("add", "mul"):
+        return args[0] + args[1] if t.op == "add" else args[0] * args[1]
+    if t.op in terms.FOLDS:
+        name = {"sum": "sum_over", "max": "max_over"}.get(t.op, t.op)
+        return getattr(rules, name)(_axis(t.attr), *args)
     if t.op == "select":
         return rules.select(*args)
     if t.op in BINARY:

@@ -199,7 +199,6 @@ class Extractor:
     best: list[tuple[float, list[Chosen]]] = field(default_factory=list)
     _choices: dict[tuple[str, int], _Terms] = field(default_factory=dict)
     _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
-    _scheduled: dict[tuple, tuple[float, Schedule]] = field(default_factory=dict)
     _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -267,41 +266,24 @@ class Extractor:
         values between two are dropped at once."""
         for name in self.candidates:
             if name in kept and name not in fixed:
-                for user in self._downstream(name):
+                after = [n for n in self.candidates if n in self._after[name]]
+                for user in after[:6]:
                     if user not in kept:
                         yield (kept - {name}) | {user}
                 yield kept - {name}
-                after = self._after[name]
-                for end in [n for n in self.candidates if n in kept and n in after][:8]:
-                    between = after & self._before[end] & kept - fixed - {name}
+                for end in [n for n in after if n in kept][:8]:
+                    between = {n for n in after if n in kept - fixed and end in self._after[n]}
                     if between:
                         yield kept - between - {name}
             elif name not in kept:
                 yield kept | {name}
 
-    def _downstream(self, name: str, limit: int = 6) -> list[str]:
-        """The values after this one along chains of readers, nearest first."""
-        found: list[str] = []
-        queue = list(self.candidates[name].users)
-        while queue and len(found) < limit:
-            user = queue.pop(0)
-            if user in self.candidates and user not in found:
-                found.append(user)
-                queue.extend(self.candidates[user].users)
-        return found
-
     @cached_property
     def _after(self) -> dict[str, set[str]]:
-        """All values after each."""
-        return {name: set(self._downstream(name, len(self.candidates))) for name in self.candidates}
-
-    @cached_property
-    def _before(self) -> dict[str, set[str]]:
-        """All values before each."""
-        found: dict[str, set[str]] = {name: set() for name in self.candidates}
-        for name, later in self._after.items():
-            for other in later:
-                found[other].add(name)
+        """The values that depend on each."""
+        found: dict[str, set[str]] = {}
+        for name, value in reversed(self.candidates.items()):
+            found[name] = {u for user in value.users for u in (user, *found.get(user, ()))}
         return found
 
     # --- the cost of a set --------------------------------------------------------------------
@@ -392,18 +374,11 @@ class Extractor:
         best: Chosen | None = None
         for term, least in zip(choices.terms, choices.bounds, strict=True):
             if best is None or least < best.seconds:
-                seconds, schedule = self._schedule(term, axes)
+                seconds, schedule = cost.cheapest(term, axes, self.target, self.strict)
                 if best is None or seconds < best.seconds:
                     best = Chosen(name, axes, term, schedule, seconds, choices.free)
         assert best is not None
         return best
-
-    def _schedule(self, term: Term, axes: tuple[Axis, ...]) -> tuple[float, Schedule]:
-        """The schedule of least predicted time."""
-        key = (term, axes)
-        if key not in self._scheduled:
-            self._scheduled[key] = cost.cheapest(term, axes, self.target, self.strict)
-        return self._scheduled[key]
 
 
 @dataclass(frozen=True)

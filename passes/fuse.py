@@ -102,23 +102,6 @@ def candidates(
     return made
 
 
-@dataclass(frozen=True)
-class CandidatesOptions:
-    """For which target, under which classes of rules, and how many programs."""
-
-    target: str = "cpu"
-    precision: str = "fast"
-    count: int = 4
-
-
-@register("dodeca-candidates", "Prints the best programs found, each a module", CandidatesOptions)
-def _candidates_pass(module: ir.Operation, options: CandidatesOptions) -> None:
-    target = find_target(options.target)
-    for n, fused in enumerate(candidates(module, target, options.precision, (), options.count)):
-        seconds = sum(r["predicted seconds"] for r in fused.regions)
-        print(f"// candidate {n}: {seconds * 1e6:.2f} us predicted\n{fused.module}")
-
-
 # --- one region ---------------------------------------------------------------------------------
 
 
@@ -294,7 +277,7 @@ class _Builder:
             block = made.add_entry_block()
             with ir.InsertionPoint(block):
                 buffers = {f"a{i}": x for i, x in enumerate(block.arguments)}
-                decomposer = Decomposer(buffers, ir.Location.current)
+                decomposer = Decomposer(buffers)
                 func.ReturnOp([decomposer.tensor(term, kernel.axes)])
         return name
 
@@ -351,15 +334,11 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         return tuple((a.name, ir.IntegerAttr(table[a.name]).value) for a in axes)
 
     try:
-        return Schedule(
-            vector=ir.StringAttr(found["vector"]).value or None,
-            tiles=pairs("tiles"),
-            blocks=pairs("blocks"),
-            order=tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"])),
-            lanes=ir.IntegerAttr(found["lanes"]).value,
-            reassociate=ir.BoolAttr(found["reassociate"]).value,
-            fold=ir.IntegerAttr(found["fold"]).value if "fold" in found else 0,
-        )
+        vector = ir.StringAttr(found["vector"]).value or None
+        order = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"]))
+        lanes, fold = (ir.IntegerAttr(found[name]).value for name in ("lanes", "fold"))
+        free = ir.BoolAttr(found["reassociate"]).value
+        return Schedule(vector, pairs("tiles"), pairs("blocks"), order, lanes, free, fold)
     except (KeyError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

@@ -20,7 +20,7 @@ from mlir import ir
 
 from ..dialect.errors import Error
 
-MODULES = ("simplify", "fuse", "tile", "lower")  # the modules of this folder that register passes
+MODULES = ("fuse", "tile", "lower")  # the modules of this folder that register passes
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ Expand = Callable[[Any], str]
 class Pass:
     """One pass, or a name for several.
 
-    `run` changes the module in place, or raises PassFailure or another Error. Without it, `expands`
+    `run` changes the module in place, or raises an Error. Without it, `expands`
     gives the text of the pipeline that the name stands for.
     """
 
@@ -45,14 +45,6 @@ class Pass:
     options: type  # a frozen dataclass; each field, a str, int or bool with a default, is an option
     run: Run | None = None
     expands: Expand | None = None
-
-
-class PassFailure(Error):
-    """What a pass raises when it knows which operation it cannot take."""
-
-    def __init__(self, operation: ir.Operation | ir.OpView, message: str):
-        self.location = operation.operation.location
-        super().__init__(message)
 
 
 PASSES: dict[str, Pass] = {}

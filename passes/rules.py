@@ -103,21 +103,9 @@ def size(axis: Axis) -> eg.f64:
     ...
 
 
-@eg.function(egg_fn="rounding", merge=lambda old, new: new)
-def rounding(dtype: eg.StringLike) -> eg.f64:
-    """The largest relative error of one rounding."""
-    ...
-
-
-@eg.function(egg_fn="smallest", merge=lambda old, new: new)
-def smallest(dtype: eg.StringLike) -> eg.f64:
-    """The smallest normal number."""
-    ...
-
-
-@eg.function(egg_fn="largest", merge=lambda old, new: new)
-def largest(dtype: eg.StringLike) -> eg.f64:
-    """The largest finite number."""
+@eg.function(egg_fn="limit", merge=lambda old, new: new)
+def limit(name: eg.StringLike, dtype: eg.StringLike) -> eg.f64:
+    """The `rounding` (largest relative error), `smallest` normal or `largest` number of a dtype."""
     ...
 
 
@@ -198,12 +186,12 @@ def _depends(term: str, axis: str, does: bool) -> Facts:
 
 def _mean(axis: str) -> Facts:
     off = abs(a * length + 1.0)
-    known = eg.eq(length).to(size(NAMES[axis])), eg.eq(least).to(rounding(key))
+    known = eg.eq(length).to(size(NAMES[axis])), eg.eq(least).to(limit("rounding", key))
     return *known, off <= least
 
 
 def _normal() -> Facts:
-    known = eg.eq(least).to(smallest(key)), eg.eq(most).to(largest(key))
+    known = eg.eq(least).to(limit("smallest", key)), eg.eq(most).to(limit("largest", key))
     return *known, abs(a * b) >= least, abs(a * b) <= most
 
 

@@ -65,12 +65,11 @@ class Phase:
     @property
     def turns(self) -> float:
         """How often the steps run, on average over the programs."""
-        ends = [self.start, self.stop]
-        if self.low is not None:
-            ends[0] = sum(min(max(n, self.start), self.stop) for n in self.low.range) / 2
-        if self.high is not None:
-            ends[1] = sum(min(max(n, self.start), self.stop) for n in self.high.range) / 2
-        return max(1.0, (ends[1] - ends[0]) / self.step)
+        first, last = (
+            sum(min(max(n, self.start), self.stop) for n in end.range) / 2
+            for end in (self.low or Expr(self.start), self.high or Expr(self.stop))
+        )
+        return max(1.0, (last - first) / self.step)
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,8 @@ def fold_axis(root: Term) -> Axis | None:
     folds = [t for t in postorder([root]) if t.op in FOLDS and t.attr == rolls[0].attr]
     inner = {t.attr for t in postorder([root]) if t.op in FOLDS}
     if any(t.op == "scatter" for t in rolls):  # a kernel that adds to what it stores
-        alone = (
-            root.op == "scatter"
-            and len(rolls) == 1
-            and root.args[2].attr == of_axis(next(iter(root.args[2].axes)))
-        )
-        return root.attr if alone else None
+        alone = root.op == "scatter" and len(rolls) == 1
+        return root.attr if alone and root.args[2].attr in map(of_axis, root.axes) else None
     return rolls[0].attr if all(not t.axes & inner for t in folds) else None
 
 
@@ -170,12 +165,10 @@ class _Stager:
         places = {**self.places, self.axis: of_axis(along)}
         place, value = (terms.at(x, places) for x in self.root.args[:2])
         there = of_term(place)
-        last = there * -1 + (target.size - 1)
-        inside = terms.apply("mul", terms.nonneg(there), terms.nonneg(last))
         index = tuple(there if a == target else self.places[a] for a in self.axes)
         shape = tuple(a.size for a in self.axes)
         before = terms.load(OUTPUT, index, shape, self.root.dtype)
-        after = terms.apply("add", before, terms.select(inside, value, zero))
+        after = before + terms.select(terms.inside(there, target.size), value, zero)
         inner = tuple(i for a, i in self.inner.items() if a != target)
         steps = (self._step(OUTPUT, index, inner, after),)
         loop = Phase(steps, along, 0, self.axis.size) if self.axis.size > 1 else Phase(steps)
@@ -237,7 +230,7 @@ class _Stager:
             else:
                 total = self._state(f)[0]
                 part = terms.reduction(f.op, turn.axis, terms.cast(args[0], total.dtype))
-                new = terms.apply("add" if f.op == "sum" else "larger", total, part)
+                new = total + part if f.op == "sum" else terms.apply("larger", total, part)
                 self._assign(turn.steps, total, new)
         for x in centres:
             mean, new, _ = self._mean_state(x)
@@ -258,22 +251,21 @@ class _Stager:
 
     def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
         total, scale = self._state(fold)[0], self.states["top", fold.args[0]][2]
-        part = terms.reduction("sum", turn.axis, terms.apply("mul", share, weight))
-        self._assign(turn.steps, total, terms.apply("add", terms.apply("mul", total, scale), part))
+        part = terms.reduction("sum", turn.axis, share * weight)
+        self._assign(turn.steps, total, total * scale + part)
 
     def _move_mean(self, turn: _Turn, x: Term, block: Term) -> None:
         """The mean of the block, and the mean with it: mean + (block's - mean) * size / places."""
         mean, new, own = self._mean_state(x)
         size = terms.constant(1 / turn.axis.size, x.dtype)
-        apart = terms.reduction("sum", turn.axis, _minus(block, mean))
-        self._assign(turn.steps, own, terms.apply("add", mean, terms.apply("mul", apart, size)))
-        moved = terms.apply("mul", _minus(own, mean), self._part(turn, x.dtype))
-        self._assign(turn.steps, new, terms.apply("add", mean, moved))
+        apart = terms.reduction("sum", turn.axis, block - mean)
+        self._assign(turn.steps, own, mean + apart * size)
+        self._assign(turn.steps, new, mean + (own - mean) * self._part(turn, x.dtype))
 
     def _part(self, turn: _Turn, dtype: DType) -> Term:
         """The block's part of all places so far."""
         seen, size = turn.start + turn.axis.size, terms.constant(turn.axis.size, dtype)
-        return terms.apply("mul", size, terms.apply("recip", terms.index(seen, dtype)))
+        return size * terms.apply("recip", terms.index(seen, dtype))
 
     def _centre(self, turn: _Turn, fold: Term, args: list[Term]) -> None:
         """A sum of differences from the mean so far, corrected for how the mean moves.
@@ -285,22 +277,16 @@ class _Stager:
         total = self._state(fold)[0]
         mean, new, own = self._mean_state(fold.args[0])
         if fold.op == "spread":
-            off, apart = _minus(args[0], own), _minus(own, mean)
+            off, apart = args[0] - own, own - mean
             before = terms.index(turn.start, fold.dtype)
-            weight = terms.apply("mul", before, self._part(turn, fold.dtype))
-            far = terms.apply("mul", terms.apply("mul", apart, apart), weight)
-            near = terms.reduction("sum", turn.axis, terms.apply("mul", off, off))
-            change = terms.apply("add", near, far)
-            self._assign(turn.steps, total, terms.apply("add", total, change))
+            near = terms.reduction("sum", turn.axis, off * off)
+            far = apart * apart * (before * self._part(turn, fold.dtype))
+            self._assign(turn.steps, total, total + (near + far))
             return
-        from_new = _minus(args[0], new)
         weights = self._weight_state(fold.args[1])
-        part = terms.reduction("sum", turn.axis, terms.apply("mul", from_new, args[1]))
-        moved = terms.apply("mul", _minus(mean, new), weights)
-        change = terms.apply("add", moved, part)
-        self._assign(turn.steps, total, terms.apply("add", total, change))
-        more = terms.reduction("sum", turn.axis, args[1])
-        self._assign(turn.steps, weights, terms.apply("add", weights, more))
+        part = terms.reduction("sum", turn.axis, (args[0] - new) * args[1])
+        self._assign(turn.steps, total, total + ((mean - new) * weights + part))
+        self._assign(turn.steps, weights, weights + terms.reduction("sum", turn.axis, args[1]))
 
     def _shift(self, turn: _Turn, score: Term, block: Term, again: bool) -> Term:
         """Move the running maximum of a score; exp2(score - maximum) for the block.
@@ -314,19 +300,16 @@ class _Stager:
         is_set = terms.apply("less_than", lowest, new)
         base = terms.select(is_set, new, terms.constant(0, score.dtype))
 
-        def power(x: Term) -> Term:
-            return terms.apply("exp2", _minus(x, base))
-
         share = self._local(score.axes, score.dtype, turn.axis) if again else block
-        self._assign(turn.steps, share, power(block))
-        self._assign(turn.steps, scale, power(top))
+        self._assign(turn.steps, share, terms.apply("exp2", block - base))
+        self._assign(turn.steps, scale, terms.apply("exp2", top - base))
         self._assign(turn.steps, top, new)
         return share
 
     def _result(self, fold: Term) -> Term:
         """The value of a fold after its loop."""
-        if fold in self.states:
-            total = self.states[fold][0]
+        if ("total", fold) in self.states:
+            total = self.states["total", fold][0]
             if fold.op != "roll":
                 return terms.cast(total, fold.dtype)
             top = self.states["top", fold.args[0]][0]
@@ -338,15 +321,10 @@ class _Stager:
 
     def _state(self, fold: Term) -> tuple[Term, ...]:
         """The accumulator of a fold."""
-        if fold not in self.states:
-            wide = (
-                WIDE.get(fold.dtype.name, fold.dtype.name) if fold.op == "sum" else fold.dtype.name
-            )
-            total = self._local(fold.axes, DTYPES[wide])
-            neutral = terms.identity("max" if fold.op == "max" else "sum", fold.dtype)
-            self._assign(self.first, total, terms.constant(neutral, total.dtype))
-            self.states[fold] = (total,)
-        return self.states[fold]
+        name = fold.dtype.name
+        wide = DTYPES[WIDE.get(name, name) if fold.op == "sum" else name]
+        neutral = terms.identity("max" if fold.op == "max" else "sum", fold.dtype)
+        return self._kept(("total", fold), 1, neutral, wide)
 
     def _score_state(self, score: Term) -> tuple[Term, ...]:
         """The maximum of a score so far, the one with this block, and the factor between them."""
@@ -360,13 +338,14 @@ class _Stager:
         """The sum of the weights so far."""
         return self._kept(("weight", weight), 1, 0.0)[0]
 
-    def _kept(self, key: tuple[str, Term], count: int, first: float) -> tuple[Term, ...]:
-        """Local buffers over the axes of a term without the folded one; the first starts at a
-        number."""
+    def _kept(
+        self, key: tuple[str, Term], count: int, first: float, dtype: DType | None = None
+    ) -> tuple[Term, ...]:
+        """Local buffers over a term's axes without the folded one; the first starts at a number."""
         if key not in self.states:
-            term = key[1]
-            kept = [self._local(term.axes - {self.axis}, term.dtype) for _ in range(count)]
-            self._assign(self.first, kept[0], terms.constant(first, term.dtype))
+            dtype = dtype or key[1].dtype
+            kept = [self._local(key[1].axes - {self.axis}, dtype) for _ in range(count)]
+            self._assign(self.first, kept[0], terms.constant(first, dtype))
             self.states[key] = tuple(kept)
         return self.states[key]
 
@@ -402,10 +381,6 @@ class _Stager:
         self, buffer: str, index: tuple[Expr, ...], axes: tuple[Axis, ...], term: Term
     ) -> Step:
         return Step(buffer, index, axes, term, self.choose(axes, term))
-
-
-def _minus(x: Term, y: Term) -> Term:
-    return terms.apply("add", x, terms.apply("mul", y, terms.constant(-1, y.dtype)))
 
 
 def _heavy(roots: list[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:

@@ -44,26 +44,20 @@ class Target:
         return max(1, self.vector_bytes * 8 // bits)
 
 
-def _cuda(chip: str, units: int, bandwidth: float, features: str) -> Target:
+def _gpu(family: str, chip: str, units: int, bandwidth: float, features: str = "") -> Target:
+    triple = {"cuda": "nvptx64-nvidia-cuda", "hip": "amdgcn-amd-amdhsa"}[family]
     return Target(
-        f"cuda:{chip}", "cuda", "nvptx64-nvidia-cuda", chip, features, units=units, rate=0.5e9,
-        bandwidth=bandwidth, launch=4e-6, block=128,
-    )  # fmt: skip
-
-
-def _hip(chip: str, units: int, bandwidth: float) -> Target:
-    return Target(
-        f"hip:{chip}", "hip", "amdgcn-amd-amdhsa", chip, units=units, rate=0.5e9,
+        f"{family}:{chip}", family, triple, chip, features, units=units, rate=0.5e9,
         bandwidth=bandwidth, launch=4e-6, block=128,
     )  # fmt: skip
 
 
 _ROWS = [
     Target("cpu", "cpu", "", "", rate=8e9, registers=16),
-    _cuda("sm_80", 6912, 1.5e12, "+ptx80"),
-    _cuda("sm_90", 16896, 3.3e12, "+ptx80"),
-    _hip("gfx942", 19456, 5.3e12),
-    _hip("gfx1100", 6144, 0.96e12),
+    _gpu("cuda", "sm_80", 6912, 1.5e12, "+ptx80"),
+    _gpu("cuda", "sm_90", 16896, 3.3e12, "+ptx80"),
+    _gpu("hip", "gfx942", 19456, 5.3e12),
+    _gpu("hip", "gfx1100", 6144, 0.96e12),
 ]
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}
 

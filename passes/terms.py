@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, reduce
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -92,6 +93,15 @@ class Term:
         )
         return f"{name}({', '.join(words)})"
 
+    def __add__(self, other: Term) -> Term:
+        return apply("add", self, other)
+
+    def __mul__(self, other: Term) -> Term:
+        return apply("mul", self, other)
+
+    def __sub__(self, other: Term) -> Term:
+        return self + other * constant(-1, other.dtype)
+
     def __str__(self) -> str:
         return self.text
 
@@ -156,8 +166,7 @@ def index(expr: Expr, dtype: DType) -> Term:
     value = _intern("index", (), plain, dtype) if plain.parts else constant(plain.constant, dtype)
     for atom, c in expr.parts:
         if isinstance(atom, Datum):
-            scaled = apply("mul", cast(atom.term, dtype), constant(c, dtype))
-            value = apply("add", value, scaled)
+            value = value + cast(atom.term, dtype) * constant(c, dtype)
     return value
 
 
@@ -171,6 +180,11 @@ def nonneg(expr: Expr) -> Term:
         if datum.dtype.kind == "bool":  # the condition of a select: s0 - 1 >= 0
             return datum
     return _intern("nonneg", (), expr, DTYPES["bool"])
+
+
+def inside(expr: Expr, size: int) -> Term:
+    """Whether an index expression is a place along a dimension of this size."""
+    return nonneg(expr) * nonneg(expr * -1 + (size - 1))
 
 
 def identity(op: str, dtype: DType) -> Any:
@@ -207,25 +221,17 @@ def unrolled(x: Term) -> Term:
     value, dtype = x.args[0], x.args[0].dtype
     if x.op == "scatter":
         yes = constant(True, DTYPES["bool"])
-        either = apply("add", apply("less_than", value, x.args[2]), _after(value, x.args[2]))
-        return reduction("sum", x.attr, _product(apply("less_than", either, yes), x.args[1]))
+        place = x.args[2]
+        either = apply("less_than", value, place) + apply("less_than", place, value)
+        same = cast(apply("less_than", either, yes), x.dtype)
+        return reduction("sum", x.attr, same * x.args[1])
     if x.op == "roll":
-        top = apply("mul", reduction("max", x.attr, value), constant(-1, dtype))
-        factor = apply("exp2", apply("add", value, top))
+        factor = apply("exp2", value - reduction("max", x.attr, value))
     else:
         total = reduction("sum", x.attr, value)
-        mean = apply("mul", total, constant(-1 / x.attr.size, dtype))
-        factor = apply("add", value, mean)
+        factor = value + total * constant(-1 / x.attr.size, dtype)
     weight = factor if x.op == "spread" else x.args[1]
-    return reduction("sum", x.attr, apply("mul", factor, weight))
-
-
-def _after(x: Term, y: Term) -> Term:
-    return apply("less_than", y, x)
-
-
-def _product(condition: Term, value: Term) -> Term:
-    return apply("mul", cast(condition, value.dtype), value)
+    return reduction("sum", x.attr, factor * weight)
 
 
 def cast(x: Term, dtype: DType) -> Term:
@@ -368,14 +374,16 @@ def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
         return constant(np.asarray(meaning(*arrays)).reshape(-1)[0], result)
 
 
-def rebuild(x: Term, children: dict[Term, Term]) -> Term:
-    """`x` with each of its children replaced by its entry in `children`."""
-    if all(children.get(c, c) is c for c in x.children):
+def rebuild(
+    x: Term, children: Mapping[Term, Term], axes: Mapping[Axis, Expr] = MappingProxyType({})
+) -> Term:
+    """`x` with its children replaced by their entries in `children`, and axes in its indices."""
+    if not axes and all(children.get(c, c) is c for c in x.children):
         return x
     args = tuple(children.get(a, a) for a in x.args)
 
     def moved(expr: Expr) -> Expr:
-        return substitute(expr, {}, lambda t: children.get(t, t)) if expr.data else expr
+        return substitute(expr, axes, lambda t: children.get(t, t)) if axes or expr.data else expr
 
     if x.op == "load":
         return load(x.attr[0], tuple(map(moved, x.attr[1])), x.attr[2], x.dtype)
@@ -385,40 +393,29 @@ def rebuild(x: Term, children: dict[Term, Term]) -> Term:
         return index(moved(x.attr), x.dtype)
     if x.op == "nonneg":
         return nonneg(moved(x.attr))
-    if x.op in REDUCTIONS:
-        return reduction(x.op, x.attr, args[0])
-    if x.op in ROLLING:
-        return rolling(x.op, x.attr, *args)
+    if x.op in FOLDS:
+        return (rolling if x.op in ROLLING else reduction)(x.op, x.attr, *args)
     if x.op in ("cast", "bitcast"):
         return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
+    if x.op == "const":
+        return x
     return select(*args) if x.op == "select" else apply(x.op, *args)
 
 
 def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None = None) -> Term:
     """`root` with free axes replaced by index expressions, and the terms in `known` by others."""
-    if not axes and not known:
-        return root
     made: dict[Term, Term] = dict(known or {})
     moving = frozenset(axes)
 
     def ends(x: Term) -> bool:
         return x in made or not (known or x.axes & moving)
 
-    def place(expr: Expr) -> Expr:
-        return substitute(expr, axes, lambda t: made.get(t, t))
-
     for x in postorder([root], ends):
-        if x.op == "load":
-            made[x] = load(x.attr[0], tuple(map(place, x.attr[1])), x.attr[2], x.dtype)
-        elif x.op == "table":
-            made[x] = _intern("table", (), (x.attr[0], place(x.attr[1])), x.dtype)
-        elif x.op in ("index", "nonneg"):
-            made[x] = index(place(x.attr), x.dtype) if x.op == "index" else nonneg(place(x.attr))
-        elif x.op in FOLDS and x.attr in axes:  # its own axis is another of the same name
+        if x.op in FOLDS and x.attr in axes:  # its own axis is another of the same name
             others = {a: e for a, e in axes.items() if a != x.attr}
             made[x] = rebuild(x, {a: at(a, others, known) for a in x.args})
         else:
-            made[x] = rebuild(x, made)
+            made[x] = rebuild(x, made, axes)
     return made.get(root, root)
 
 
@@ -497,9 +494,7 @@ def picked(x: Term) -> Term | None:
         if place is None:
             continue
         there = of_term(place)
-        last = there * -1 + (axis.size - 1)
-        inside = apply("mul", nonneg(there), nonneg(last))
-        return select(inside, at(rest, {axis: there}), constant(0, x.dtype))
+        return select(inside(there, axis.size), at(rest, {axis: there}), constant(0, x.dtype))
     return None
 
 
@@ -511,7 +506,7 @@ def _choices(body: Term) -> Iterator[tuple[Term, Term]]:
         yield body.args[0], constant(1, body.dtype)
     if body.op == "mul":
         for part, other in (body.args, body.args[::-1]):
-            yield from ((c, apply("mul", rest, other)) for c, rest in _choices(part))
+            yield from ((c, rest * other) for c, rest in _choices(part))
 
 
 def scattered(x: Term) -> Term | None:
@@ -564,9 +559,8 @@ def joined_power(x: Term) -> Term | None:
     if len(kept) == len(total) or not kept:
         return None
     scale = max(map(abs, kept.values()))
-    scaled = [apply("mul", atom, constant(c / scale, x.dtype)) for atom, c in kept.items()]
-    exponent = reduce(lambda a, b: apply("add", a, b), scaled)
-    return apply("exp2", apply("mul", exponent, constant(scale, x.dtype)))
+    scaled = [atom * constant(c / scale, x.dtype) for atom, c in kept.items()]
+    return apply("exp2", reduce(Term.__add__, scaled) * constant(scale, x.dtype))
 
 
 def _linear(x: Term, factor: float) -> list[tuple[Term, float]]:

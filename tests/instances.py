@@ -221,8 +221,9 @@ class Instance:
             return float(tree)
         if tree.op == "size":
             return float(self.axis(tree.args[0]).size)
-        if tree.op in LIMITS:
-            return LIMITS[tree.op](finfo(DTYPES[self.name(tree.args[0])].numpy))
+        if tree.op == "limit":
+            name, dtype = map(self.name, tree.args)
+            return LIMITS[name](finfo(DTYPES[dtype].numpy))
         return ARITHMETIC[tree.op](*map(self.number, tree.args))
 
     def axis(self, tree: Tree) -> Axis:

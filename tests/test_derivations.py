@@ -35,7 +35,6 @@ PENDING: dict[str, str] = {
     "decoding_one_head": "a staged loop is not split, so the scores are kept and cut instead",
     "entropy": "a rolling sum is not distributed over its weight, which reads finished folds",
     "softmax_moments": "no rolling form of a weighted variance",
-    "layer_norm_linear": "the sum with the bias is not split off, for the gain varies as well",
     "qkv": "no rule puts contractions that share an operand side by side",
 }
 

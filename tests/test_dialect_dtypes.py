@@ -6,7 +6,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from dodeca.dialect import DTYPES, bindings, dtype
+from dodeca import bindings
+from dodeca.dialect import DTYPES, dtype
 from dodeca.dialect.errors import DtypeError
 
 LOOKUPS = [

@@ -2,7 +2,7 @@
 
 Each body is built as a function of arrays, on scalars and on 1-D and 2-D vectors, and lowered by
 upstream passes alone. The numbers are compared with numpy, bit for bit where the operation is
-exactly defined, else within `expand.ULP`.
+exactly defined, else within `ULP`.
 """
 
 import ctypes
@@ -27,6 +27,7 @@ from mlir import ir
 from mlir.dialects import arith, func, gpu, memref, scf, vector
 from mlir.dialects import llvm as mlir_llvm
 from mlir.passmanager import PassManager
+from ulp import ULP
 
 # What lowers the bodies on each kind of target; nothing else is needed. On the GPUs
 # convert-math-to-llvm must come before the conversion to nvvm or rocdl, which would make calls to
@@ -435,7 +436,7 @@ def test_errors_are_within_the_stated_ulps(host: HostCode, name: str, dtype: str
     exact = getattr(np, name)(x.astype(WIDE if dtype == "float64" else np.float64))
     error = ulps(host(f"{name}_{dtype}", x), exact, dtype)
     worst = int(error.argmax())
-    assert error[worst] <= expand.ULP[name, dtype], f"{name}({x[worst]!r}) is off by {error[worst]}"
+    assert error[worst] <= ULP[name, dtype], f"{name}({x[worst]!r}) is off by {error[worst]}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

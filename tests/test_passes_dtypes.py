@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from dodeca.dialect import DTYPES, PRIMITIVES, DType, evaluate, ops
-from dodeca.passes.expand import ULP
 from dodeca.pipeline import compile_module
 from dodeca.runtime.executable import Executable
+from ulp import ULP
 
 TARGETS = ("cpu", "cuda:sm_80", "hip:gfx942", "hip:gfx1100")
 EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 65504, 1e30, -1e30, 0.5, 1.0, -1.0]

@@ -23,7 +23,7 @@
 #a = affine_map<(d0, d1, d2) -> (d0, d2)>
 #b = affine_map<(d0, d1, d2) -> (d2, d1)>
 func.func @matmul(%x: tensor<8x16xf32>, %y: tensor<16x16xf32>) -> tensor<8x16xf32> attributes {
-    dodeca.schedule = {blocks = {d0 = 2 : i64, d1 = 4 : i64}, lanes = 4 : i64, order = [],
+    dodeca.schedule = {blocks = {d0 = 2 : i64, d1 = 4 : i64}, fold = 0 : i64, lanes = 4 : i64, order = [],
     reassociate = true, tiles = {d0 = 2 : i64, d1 = 4 : i64}, vector = "d1"}} {
   %0 = "dodeca.contiguous"(%x) {maps = [#a], fill = 0.0 : f32, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (tensor<8x16xf32>) -> tensor<8x16x16xf32>
   %1 = "dodeca.contiguous"(%y) {maps = [#b], fill = 0.0 : f32, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (tensor<16x16xf32>) -> tensor<8x16x16xf32>
@@ -44,7 +44,7 @@ func.func @matmul(%x: tensor<8x16xf32>, %y: tensor<16x16xf32>) -> tensor<8x16xf3
 // CHECK:             vector.store
 #row = affine_map<(d0, d1) -> (d0)>
 func.func @centred(%x: tensor<8x64xf32>) -> tensor<8x64xf32> attributes {
-    dodeca.schedule = {blocks = {d0 = 1 : i64, d1 = 64 : i64}, lanes = 4 : i64, order = ["d1"],
+    dodeca.schedule = {blocks = {d0 = 1 : i64, d1 = 64 : i64}, fold = 0 : i64, lanes = 4 : i64, order = ["d1"],
     reassociate = true, tiles = {d0 = 1 : i64, d1 = 4 : i64}, vector = "d1"}} {
   %0 = "dodeca.sum_reduce"(%x) {axis = 1 : i64} : (tensor<8x64xf32>) -> tensor<8xf32>
   %1 = "dodeca.contiguous"(%0) {maps = [#row], fill = 0.0 : f32, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (tensor<8xf32>) -> tensor<8x64xf32>

@@ -16,10 +16,10 @@ from typing import Any
 
 from mlir import ir
 
-from ..dialect.ops import operation_name
-from ..dialect.primitives import PRIMITIVES
-from ..dialect.verifier import walk
-from .registry import NoOptions, register
+from .dialect.ops import operation_name
+from .dialect.primitives import PRIMITIVES
+from .dialect.verifier import walk
+from .passes.registry import NoOptions, register
 
 
 @register("dodeca-simplify", "Removes dead operations and merges equal ones")

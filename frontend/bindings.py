@@ -36,3 +36,6 @@ def _version() -> str | None:
         if version.split(".")[0].isdigit() and int(version.split(".")[0]) > 10:
             return version
     return None
+
+
+check_bindings()
