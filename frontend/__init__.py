@@ -88,6 +88,7 @@ from .dialect.errors import (
     VerifyError,
 )
 from .division import ceil, divide, floor, floor_divide, fmod, remainder, round, trunc
+from .explain import egraph_picture, explain, why_not
 from .indexing import embedding, gather, one_hot, take
 from .linalg import einsum, matmul, outer, tensordot, vecdot
 from .movement import (
@@ -221,6 +222,7 @@ __all__ = [
     "divide",
     "dtype",
     "e",
+    "egraph_picture",
     "einsum",
     "embedding",
     "equal",
@@ -228,6 +230,7 @@ __all__ = [
     "exp",
     "exp2",
     "expand_dims",
+    "explain",
     "expm1",
     "eye",
     "flip",
@@ -343,6 +346,7 @@ __all__ = [
     "var",
     "vecdot",
     "where",
+    "why_not",
     "zeros",
     "zeros_like",
 ]

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import egglog as eg
 
@@ -120,7 +121,7 @@ j, k, o, i = eg.vars_("j k o i", Axis)
 a, b, length, least, most = eg.vars_("a b length least most", eg.f64)
 key = eg.var("key", eg.String)
 
-Facts = tuple[eg.Fact, ...]
+Facts = tuple[eg.Fact | eg.Unit, ...]
 NAMES = {"x": x, "y": y, "z": z, "u": u, "v": v, "j": j, "k": k, "o": o, "i": i}
 NAMES |= {"c": Node.real(key, a), "d": Node.real(key, b)}
 FUNCTIONS = {"sum": sum_over, "max": max_over, "contract": contract, "select": select}
@@ -157,11 +158,12 @@ class Rule:
     def rewrites(self) -> tuple[Rewrite, ...]:
         """What egglog searches for."""
         laws = self.law.split("; ") if self.searched else []
-        return tuple(_rewrite(*law.split(" = "), self.when) for law in laws)
+        return tuple(_rewrite(law, self.when) for law in laws)
 
 
-def _rewrite(left: str, right: str, when: str) -> Rewrite:
-    shape: list[eg.Fact] = [eg.eq(w).to(_term(left))]
+def _rewrite(law: str, when: str) -> Rewrite:
+    left, _, right = law.partition(" = ")
+    shape: list[eg.Fact | eg.Unit] = [eg.eq(w).to(_term(left))]
     guards: dict[str, Facts] = {}
     for text in filter(None, when.split("; ")):
         found = [(c, re.fullmatch(pattern, text)) for pattern, c in CONDITIONS.items()]
@@ -218,7 +220,7 @@ def _term(law: str) -> Node:
     return _build(ast.parse(law.strip(), mode="eval").body)
 
 
-def _build(tree: ast.AST) -> Node:
+def _build(tree: ast.AST) -> Any:  # a Node or an Axis
     if isinstance(tree, ast.Name):
         return NAMES[tree.id]
     if isinstance(tree, ast.UnaryOp):  # -1 is the only number
@@ -388,7 +390,7 @@ def analysis() -> eg.Ruleset:
     def follows(op: Node, facts: list, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
         return eg.rule(eg.eq(w).to(op), *facts).then(eg.set_(free(w)).to(axes))
 
-    def implies(fact: eg.Fact, *facts: eg.Fact) -> eg.RewriteOrRule:
+    def implies(fact: eg.Unit, *facts: eg.Fact | eg.Unit) -> eg.RewriteOrRule:
         return eg.rule(*facts).then(fact)
 
     both = free_x | free_y

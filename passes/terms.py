@@ -535,7 +535,7 @@ def _equal(condition: Term) -> Iterator[tuple[Term, Term]]:
         if either.op == "add" and all(a.op == "less_than" for a in either.args):
             first, second = either.args
             if second.args == first.args[::-1]:
-                yield from (first.args, second.args)
+                yield from ((x, y) for x, y in (first.args, second.args))
 
 
 # --- exponents ----------------------------------------------------------------------------------
