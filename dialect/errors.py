@@ -31,9 +31,8 @@ class VerifyError(Error, ValueError):
         super().__init__("\n".join(f"{where}: error: {message}" for where, message in diagnostics))
 
     def __reduce__(self) -> tuple:
-        return VerifyError, (
-            self.diagnostics,
-        )  # an exception made from its text would not unpickle
+        # an exception made from its text would not unpickle
+        return VerifyError, (self.diagnostics,)
 
 
 class CompileError(Error, RuntimeError):

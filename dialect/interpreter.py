@@ -11,10 +11,12 @@ in longdouble) from the inputs to the outputs; this is the judge of compiled pro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from mlir import ir
+from mlir.dialects import func
 
 from . import ops
 from .dtypes import DType, dtype
@@ -31,13 +33,9 @@ def evaluate(
 ) -> list[Array]:
     """The results of the function `entry` (by default the module's first) on these arrays."""
     root = module.operation if isinstance(module, ir.Module) else module
-    functions = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
-        for op in root.regions[0].blocks[0].operations
-        if op.operation.name == "func.func"
-    }
-    first = ops.entry_function(root)
-    name = entry or ir.StringAttr(first.attributes["sym_name"]).value
+    body = root.regions[0].blocks[0].operations
+    functions = {f.name.value: f.operation for f in body if isinstance(f, func.FuncOp)}
+    name = entry or ir.StringAttr(ops.entry_function(root).attributes["sym_name"]).value
     if name not in functions:
         raise Error(f"the module has no function {name!r}; it has {', '.join(functions)}")
     with np.errstate(all="ignore"):
@@ -59,9 +57,8 @@ class _Interpreter:
         block = self.functions[name].regions[0].blocks[0]
         if len(arrays) != len(block.arguments):
             raise ArgumentError(f"{name} takes {len(block.arguments)} arrays, got {len(arrays)}")
-        values: dict[ir.Value, Any] = {}
-        for i, (argument, array) in enumerate(zip(block.arguments, arrays, strict=True)):
-            values[argument] = self._argument(name, i, argument, array)
+        given = enumerate(zip(block.arguments, arrays, strict=True))
+        values = {x: self._argument(name, i, x, array) for i, (x, array) in given}
         last_use = _last_uses(block)
         for op in block.operations:
             operation = op.operation
@@ -91,28 +88,23 @@ class _Interpreter:
         name = ops.operation_name(op)
         if name is None:
             raise Error(f"the interpreter does not know {op.name}")
-        result = TensorType.of(op.results[0])
-        return [self._dodeca(name, op, operands, result)]
+        return [self._dodeca(name, op, operands)]
 
-    def _dodeca(
-        self, name: str, op: ir.Operation, operands: list[Any], result: TensorType
-    ) -> Array:
+    def _dodeca(self, name: str, op: ir.Operation, operands: list[Any]) -> Array:
+        result = TensorType.of(op.results[0])
         if name == "contiguous":
-            view, roles = ops.read_view(op)
-            return self._contiguous(view, roles, operands, result)
+            return self._contiguous(op, operands, result)
         if name == "constant":
             return ops.read_array(op.attributes["value"]).astype(self.kind(result.dtype))
         if name == "iota":
             shape = _sizes(result.shape, operands)
-            axis = ir.IntegerAttr(op.attributes["axis"]).value
-            line = _along(axis, shape).astype(self.kind(result.dtype))
+            line = _along(ops.read_axis(op), shape).astype(self.kind(result.dtype))
             return np.broadcast_to(line, shape)
         source = TensorType.of(op.operands[0]).dtype
         if name == "cast":
             return convert(operands[0], self.kind(source), self.kind(result.dtype))
         if name == "bitcast":
-            bits = operands[0].astype(source.numpy).tobytes()
-            exact = np.ndarray(operands[0].shape, result.dtype.numpy, bits)
+            exact = operands[0].astype(source.numpy).view(result.dtype.numpy)
             return exact.astype(self.kind(result.dtype))
         row = PRIMITIVES[name]
         meaning = row.meaning
@@ -123,17 +115,14 @@ class _Interpreter:
         if row.form == "reduce":
             if name == "sum_reduce" and rounds:
                 meaning = _sum_in_order
-            wide.append(ir.IntegerAttr(op.attributes["axis"]).value)
+            wide.append(ops.read_axis(op))
         value = meaning(*wide)
         return value if row.gives_bool else np.asarray(value).astype(self.kind(result.dtype))
 
-    def _contiguous(
-        self, view: View, roles: ops.ViewOperands, operands: list[Any], result: TensorType
-    ) -> Array:
-        last_source = len(roles.sources)
-        last_index = last_source + len(roles.indices)
-        sources, extents = operands[:last_source], operands[last_index:]
-        indices = operands[last_source:last_index]
+    def _contiguous(self, op: ir.Operation, operands: list[Any], result: TensorType) -> Array:
+        view, roles = ops.read_view(op)
+        known = dict(zip(op.operands, operands, strict=True))
+        sources, indices, extents = ([known[x] for x in role] for role in roles)
         shape = _sizes(result.shape, extents)
         plain = _as_strides(view, sources, shape) if not indices else None
         if plain is not None:
@@ -141,7 +130,7 @@ class _Interpreter:
         dims = [_along(axis, shape) for axis in range(len(shape))]
         symbols: list[Any] = []
         for index, affine in zip(indices, view.index_maps, strict=True):
-            places = tuple(_affine(e, dims, ()) for e in affine.results)
+            places = tuple(fold(e, dims, ()) for e in affine.results)
             symbols.append(np.asarray(index)[places].astype(np.int64) if 0 not in shape else 0)
         symbols += list(extents)
         value: Any = np.full((), view.fill, self.kind(result.dtype))
@@ -152,13 +141,11 @@ class _Interpreter:
 
 def _read(source: Array, view: View, i: int, dims: list, symbols: list, otherwise: Any) -> Array:
     """`source` where view's source i is in its domain and inside the source, else `otherwise`."""
-    places = [np.asarray(_affine(e, dims, symbols)) for e in view.maps[i].results]
-    inside: Any = np.True_
-    for place, size in zip(places, source.shape, strict=True):
-        inside = inside & (place >= 0) & (place < size)
+    places = [np.asarray(fold(e, dims, symbols)) for e in view.maps[i].results]
+    limits = [(p >= 0) & (p < size) for p, size in zip(places, source.shape, strict=True)]
     if view.domains:
-        for expr in view.domains[i].results:
-            inside = inside & (np.asarray(_affine(expr, dims, symbols)) >= 0)
+        limits += [np.asarray(fold(e, dims, symbols)) >= 0 for e in view.domains[i].results]
+    inside = reduce(np.logical_and, limits, np.True_)
     if source.size == 0:
         return otherwise
     safe = [np.clip(p, 0, size - 1) for p, size in zip(places, source.shape, strict=True)]
@@ -171,36 +158,17 @@ def _as_strides(view: View, sources: list[Array], shape: tuple[int, ...]) -> Arr
     if len(sources) != 1 or view.domains:
         return None
     source, exprs = sources[0], view.maps[0].results
-    axes: list[int] = []
-    for expr, size in zip(exprs, source.shape, strict=True):
-        if not isinstance(expr, ir.AffineDimExpr) or expr.position in axes:
-            return None
-        if shape[expr.position] != size:
-            return None
-        axes.append(expr.position)
-    order = sorted(range(len(axes)), key=lambda i: axes[i])
-    moved = source.transpose(order) if axes else source
-    spread = [shape[i] if i in axes else 1 for i in range(len(shape))]
-    return np.broadcast_to(moved.reshape(spread) if moved.ndim != len(shape) else moved, shape)
+    axes = [expr.position for expr in exprs if isinstance(expr, ir.AffineDimExpr)]
+    if [shape[axis] for axis in axes] != list(source.shape) or len({*axes}) < len(axes):
+        return None
+    moved = source.transpose(np.argsort(axes)) if axes else source
+    lacking = [axis for axis in range(len(shape)) if axis not in axes]
+    return np.broadcast_to(np.expand_dims(moved, lacking), shape)
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> Array:
     """The index along `axis`, in a shape that broadcasts to `shape`."""
     return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-
-
-def _affine(expr: ir.AffineExpr, dims: Sequence[Any], symbols: Sequence[Any]) -> Any:
-    """The value of an affine expression on integer arrays."""
-    return fold(expr, dims, symbols, int, lambda sign, x, y: _OPERATORS[sign](x, y))
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda x, y: x + y,
-    "*": lambda x, y: x * y,
-    "floordiv": lambda x, y: x // y,
-    "ceildiv": lambda x, y: -(-x // y),
-    "mod": lambda x, y: x % y,
-}
 
 
 def convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
@@ -230,11 +198,8 @@ def _round_to_bfloat16(x: Array) -> Array:
 
 def _sum_in_order(x: Array, axis: int) -> Array:
     """The sum along an axis, one element after the other, so that its rounding is defined."""
-    moved = np.moveaxis(x, axis, 0)
-    total = np.zeros(moved.shape[1:], x.dtype)
-    for part in moved:
-        total = total + part
-    return total
+    parts = np.moveaxis(x, axis, 0)
+    return sum(parts, start=np.zeros(parts.shape[1:], x.dtype))
 
 
 def _sizes(shape: Sequence[int | None], extents: Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ verifier to check one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,10 +26,11 @@ from mlir.dialects import irdl
 from .dtypes import BY_MLIR, DTYPES, DType, dtype
 from .errors import DtypeError, Error, ShapeError
 from .primitives import PRIMITIVES
-from .views import MAX_INDICES, MAX_SOURCES, UNBOUNDED, View, bounds, dimension_ranges
+from .views import MAX_INDICES, MAX_SOURCES, UNBOUNDED, View, bounds
 
 WEIGHT = "dodeca.weight"  # the function argument attribute that names a weight
 NAME = "dodeca.name"  # ... and the one that names an input, for messages
+MAPS = ("maps", "domains", "index_maps")  # the fields of a view that are arrays of affine maps
 
 
 class TensorType(NamedTuple):
@@ -47,10 +49,8 @@ class TensorType(NamedTuple):
         if element not in BY_MLIR:
             known = ", ".join(BY_MLIR)
             raise DtypeError(f"element type {element} of {kind} is not one of dodeca's ({known})")
-        shape = tuple(
-            None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank)
-        )
-        return TensorType(shape, BY_MLIR[element])
+        sizes = (None if kind.is_dynamic_size(size) else size for size in kind.shape)
+        return TensorType(tuple(sizes), BY_MLIR[element])
 
     @property
     def rank(self) -> int:
@@ -77,12 +77,12 @@ def irdl_source() -> str:
         for row in PRIMITIVES.values()
         if row.form != "view"
     ]
-    sources = [f"source{i}: optional" for i in range(MAX_SOURCES)]
-    indices = [f"index{i}: optional" for i in range(MAX_INDICES)]
+    sources = [f"optional source{i}" for i in range(MAX_SOURCES)]
+    indices = [f"optional index{i}" for i in range(MAX_INDICES)]
     operations += [
-        _irdl_operation("contiguous", [*sources, *indices, "extents: variadic"], ["maps", "fill"]),
+        _irdl_operation("contiguous", [*sources, *indices, "variadic extents"], ["maps", "fill"]),
         _irdl_operation("constant", [], ["value"]),
-        _irdl_operation("iota", ["extents: variadic"], ["axis"]),
+        _irdl_operation("iota", ["variadic extents"], ["axis"]),
         _irdl_operation("cast", ["x"], []),
         _irdl_operation("bitcast", ["x"], []),
     ]
@@ -91,18 +91,15 @@ def irdl_source() -> str:
 
 def _irdl_operation(name: str, operands: Sequence[str], attributes: Sequence[str]) -> str:
     """One operation. To IRDL a constraint is a variable, so each use has one of its own."""
-    lines, uses = [], []
-    for i, operand in enumerate(operands):
-        label, _, how = operand.partition(": ")
-        lines.append(f"%o{i} = irdl.{'is index' if label == 'extents' else 'any'}")
-        uses.append(f"{label}: {how} %o{i}".replace("  ", " "))
-    lines += [f"%a{i} = irdl.any" for i in range(len(attributes))]
+    lines, uses = [f"%{label} = irdl.any" for label in (*attributes, "result")], []
+    for operand in operands:
+        how, space, label = operand.rpartition(" ")
+        lines.append(f"%{label} = irdl.{'is index' if label == 'extents' else 'any'}")
+        uses.append(f"{label}: {how}{space}%{label}")
     if attributes:
-        pairs = ", ".join(f'"{label}" = %a{i}' for i, label in enumerate(attributes))
+        pairs = ", ".join(f'"{label}" = %{label}' for label in attributes)
         lines.append(f"irdl.attributes {{{pairs}}}")
-    if uses:
-        lines.append(f"irdl.operands({', '.join(uses)})")
-    lines += ["%r = irdl.any", "irdl.results(result: %r)"]
+    lines += [f"irdl.operands({', '.join(uses)})", "irdl.results(result: %result)"]
     return f"  irdl.operation @{name} {{\n    " + "\n    ".join(lines) + "\n  }"
 
 
@@ -119,10 +116,13 @@ def context() -> ir.Context:
 # --- result types -------------------------------------------------------------------------------
 
 
-def infer(name: str, operands: Sequence[TensorType], **attributes: Any) -> TensorType:
-    """The result type of a primitive that is not a view; ShapeError or DtypeError otherwise."""
+def infer(name: str, operands: Sequence[TensorType], axis: int = -1) -> TensorType:
+    """The result type of a primitive that is not a view; ShapeError or DtypeError otherwise.
+
+    `axis` is the one that a reduction is over.
+    """
     row = PRIMITIVES[name]
-    first = operands[0]
+    first, shape = operands[0], operands[0].shape
     for i, operand in enumerate(operands):
         if operand.dtype.kind not in row.kinds:
             allowed = ", ".join(d.name for d in DTYPES.values() if d.kind in row.kinds)
@@ -131,15 +131,16 @@ def infer(name: str, operands: Sequence[TensorType], **attributes: Any) -> Tenso
             raise DtypeError(f"{name}: operand 0 is {first.dtype}, operand {i} is {operand.dtype}")
         if not compatible(operand.shape, first.shape):
             raise ShapeError(f"{name}: operand 0 is {first}, operand {i} is {operand}")
-    if row.form == "reduce":
-        axis = attributes["axis"]
-        if not 0 <= axis < first.rank:
-            raise ShapeError(f"{name}: axis {axis} is outside {first}, which has rank {first.rank}")
-        return TensorType(first.shape[:axis] + first.shape[axis + 1 :], first.dtype)
-    shape = first.shape
-    for operand in operands[1:]:
         shape = tuple(b if a is None else a for a, b in zip(shape, operand.shape, strict=True))
+    if row.form == "reduce":
+        _check_axis(name, axis, first)
+        return TensorType(first.shape[:axis] + first.shape[axis + 1 :], first.dtype)
     return TensorType(shape, DTYPES["bool"] if row.gives_bool else first.dtype)
+
+
+def _check_axis(name: str, axis: int, kind: TensorType) -> None:
+    if not 0 <= axis < kind.rank:
+        raise ShapeError(f"{name}: axis {axis} is outside {kind}, which has rank {kind.rank}")
 
 
 def compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
@@ -148,15 +149,19 @@ def compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
     )
 
 
-def check_view(
-    view: View,
-    sources: Sequence[TensorType],
-    indices: Sequence[TensorType],
-    extents: int,
-    result: TensorType,
-) -> None:
+class ViewOperands(NamedTuple):
+    """The operands of a `contiguous`, by role."""
+
+    sources: Sequence[ir.Value]
+    indices: Sequence[ir.Value]
+    extents: Sequence[ir.Value]
+
+
+def check_view(view: View, operands: ViewOperands, result: TensorType) -> None:
     """Raise unless the view's maps, domains, bounds and dtypes fit its operands and result."""
-    _check_extents("contiguous", result, extents)
+    sources = [TensorType.of(x) for x in operands.sources]
+    indices = [TensorType.of(x) for x in operands.indices]
+    _check_extents("contiguous", result, len(operands.extents))
     given = (("sources", len(sources), MAX_SOURCES), ("indices", len(indices), MAX_INDICES))
     for label, count, limit in given:
         if count > limit:
@@ -165,7 +170,7 @@ def check_view(
     _check_count(len(indices), "indices", len(view.index_maps), "index maps")
     if view.domains:
         _check_count(len(sources), "sources", len(view.domains), "domains")
-    symbols = len(indices) + extents
+    symbols = len(indices) + len(operands.extents)
     for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
         _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
         if source.dtype != result.dtype:
@@ -176,7 +181,7 @@ def check_view(
                 f"contiguous: domain {i} has {domain.n_dims} dimensions and {domain.n_symbols} "
                 f"symbols, expected {result.rank} and {symbols}"
             )
-    ranges = dimension_ranges(result.shape)
+    ranges = [(0, UNBOUNDED[1] if size is None else size - 1) for size in result.shape]
     for i, (index, affine) in enumerate(zip(indices, view.index_maps, strict=True)):
         if index.dtype.is_float:
             raise DtypeError(f"contiguous: index {i} is {index.dtype}, expected integer or bool")
@@ -262,22 +267,17 @@ def contiguous(
     loc: ir.Location | None = None,
 ) -> ir.Value:
     """The tensor of this shape that a view gives; `element` is needed only without sources."""
-    types = [TensorType.of(x) for x in sources]
-    result = TensorType(tuple(shape), element or types[0].dtype)
-    check_view(view, types, [TensorType.of(x) for x in indices], len(extents), result)
+    result = TensorType(tuple(shape), element or TensorType.of(sources[0]).dtype)
+    check_view(view, ViewOperands(sources, indices, extents), result)
+    slots = [*_slots(len(sources), MAX_SOURCES), *_slots(len(indices), MAX_INDICES), len(extents)]
     attributes = {
-        "maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in view.maps]),
         "fill": scalar_attr(view.fill, result.dtype),
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
-            [*_slots(len(sources), MAX_SOURCES), *_slots(len(indices), MAX_INDICES), len(extents)]
-        ),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(slots),
     }
-    if view.domains:
-        maps = [ir.AffineMapAttr.get(m) for m in view.domains]
-        attributes["domains"] = ir.ArrayAttr.get(maps)
-    if view.index_maps:
-        maps = [ir.AffineMapAttr.get(m) for m in view.index_maps]
-        attributes["index_maps"] = ir.ArrayAttr.get(maps)
+    for name in MAPS:
+        maps = [ir.AffineMapAttr.get(m) for m in getattr(view, name)]
+        if maps or name == "maps":  # the others are optional
+            attributes[name] = ir.ArrayAttr.get(maps)
     return _make("contiguous", result, [*sources, *indices, *extents], attributes, loc)
 
 
@@ -292,16 +292,15 @@ def constant(
     kind = dtype(element)
     result = TensorType(tuple(shape), kind)
     array = np.asarray(value)
+    if array.ndim and array.shape != tuple(shape):
+        raise ShapeError(f"constant: the array is {array.shape}, the shape {tuple(shape)}")
+    values = [scalar_attr(x, kind) for x in array.reshape(-1)]
     if array.ndim == 0:
-        attribute = ir.DenseElementsAttr.get_splat(result.mlir, scalar_attr(array[()], kind))
-    else:
-        if array.shape != tuple(shape):
-            raise ShapeError(f"constant: the array is {array.shape}, the shape {tuple(shape)}")
-        values = [scalar_attr(x, kind) for x in array.reshape(-1)]
-        if values:
-            attribute = ir.DenseElementsAttr.get(values, result.mlir)
-        else:  # the bindings make no attribute without elements
-            attribute = ir.Attribute.parse(f"dense<> : {result.mlir}")
+        attribute = ir.DenseElementsAttr.get_splat(result.mlir, values[0])
+    elif values:
+        attribute = ir.DenseElementsAttr.get(values, result.mlir)
+    else:  # the bindings make no attribute without elements
+        attribute = ir.Attribute.parse(f"dense<> : {result.mlir}")
     return _make("constant", result, [], {"value": attribute}, loc)
 
 
@@ -332,8 +331,7 @@ def check_iota(result: TensorType, axis: int, extents: int) -> None:
     """Raise unless `iota` along `axis` can have this type and number of extents."""
     if result.dtype.kind not in ("int", "uint"):
         raise DtypeError(f"iota: gives integers, not {result.dtype}")
-    if not 0 <= axis < result.rank:
-        raise ShapeError(f"iota: axis {axis} is outside {result}, which has rank {result.rank}")
+    _check_axis("iota", axis, result)
     _check_extents("iota", result, extents)
 
 
@@ -376,36 +374,19 @@ def named_arguments(function: ir.Operation, attribute: str) -> dict[int, str]:
     """Position -> name of the arguments with an attribute, WEIGHT or NAME."""
     if "arg_attrs" not in function.attributes:
         return {}
-    found = {}
-    for i, attributes in enumerate(ir.ArrayAttr(function.attributes["arg_attrs"])):
-        named = ir.DictAttr(attributes)
-        if attribute in named:
-            found[i] = ir.StringAttr(named[attribute]).value
-    return found
-
-
-class ViewOperands(NamedTuple):
-    """The operands of a `contiguous`, by role."""
-
-    sources: list[ir.Value]
-    indices: list[ir.Value]
-    extents: list[ir.Value]
+    every = enumerate(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])))
+    return {i: ir.StringAttr(a[attribute]).value for i, a in every if attribute in a}
 
 
 def read_view(operation: ir.Operation) -> tuple[View, ViewOperands]:
     """The view and the operands, by role, of a `contiguous`."""
     attributes = operation.attributes
-    sizes = list(ir.DenseI32ArrayAttr(attributes["operandSegmentSizes"]))
-    sources, indices = sum(sizes[:MAX_SOURCES]), sum(sizes[MAX_SOURCES : MAX_SOURCES + MAX_INDICES])
+    maps = {name: _affine_maps(attributes, name) for name in MAPS}
+    slots = list(ir.DenseI32ArrayAttr(attributes["operandSegmentSizes"]))
+    first, last = sum(slots[:MAX_SOURCES]), sum(slots[:-1])
     operands = list(operation.operands)
-    view = View(
-        maps=_affine_maps(attributes, "maps"),
-        fill=read_scalar(attributes["fill"]),
-        domains=_affine_maps(attributes, "domains"),
-        index_maps=_affine_maps(attributes, "index_maps"),
-    )
-    split = sources + indices
-    return view, ViewOperands(operands[:sources], operands[sources:split], operands[split:])
+    roles = ViewOperands(operands[:first], operands[first:last], operands[last:])
+    return View(**maps, fill=read_scalar(attributes["fill"])), roles
 
 
 def _affine_maps(attributes: Any, name: str) -> tuple[ir.AffineMap, ...]:
@@ -419,13 +400,17 @@ def _affine_maps(attributes: Any, name: str) -> tuple[ir.AffineMap, ...]:
     return tuple(ir.AffineMapAttr(a).value for a in maps)
 
 
+def read_axis(operation: ir.Operation) -> int:
+    """The axis of a reduction or an `iota`."""
+    attribute = operation.attributes["axis"]
+    if not isinstance(attribute, ir.IntegerAttr):
+        raise Error(f"{operation.name}: axis must be an integer, got {attribute}")
+    return attribute.value
+
+
 def read_scalar(attribute: ir.Attribute) -> bool | int | float:
     """A typed scalar attribute as a Python scalar."""
-    if isinstance(attribute, ir.FloatAttr):
-        return attribute.value
-    if isinstance(attribute, ir.BoolAttr):
-        return bool(attribute.value)
-    if not isinstance(attribute, ir.IntegerAttr):
+    if not isinstance(attribute, ir.FloatAttr | ir.BoolAttr | ir.IntegerAttr):
         raise DtypeError(f"expected a scalar, got {attribute}")
     return attribute.value
 
@@ -450,10 +435,8 @@ def _parse_bfloat16(text: str) -> np.ndarray:
     words = text[text.index("<") + 1 : text.rindex("> :")]
     if words.startswith('"0x'):  # many elements are printed as their bytes
         return np.frombuffer(bytes.fromhex(words.strip('"')[2:]), np.uint16).view(kind)
-    return np.array(
-        [
-            np.array(int(word, 16), np.uint16).view(kind) if word.startswith("0x") else float(word)
-            for word in words.replace("[", " ").replace("]", " ").replace(",", " ").split()
-        ],
-        kind,
-    )
+
+    def number(word: str) -> Any:
+        return np.uint16(int(word, 16)).view(kind) if word.startswith("0x") else float(word)
+
+    return np.array([number(word) for word in re.findall(r"[^][, ]+", words)], kind)

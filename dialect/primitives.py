@@ -48,10 +48,6 @@ def _mod(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0, np.zeros_like(x), np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
 
 
-def _recip(x: np.ndarray) -> np.ndarray:
-    return np.divide(np.ones((), x.dtype), x)
-
-
 def _sum(x: np.ndarray, axis: int) -> np.ndarray:
     return np.add.reduce(x, axis=axis, dtype=x.dtype)
 
@@ -68,7 +64,7 @@ _ROWS = [
     Primitive("log2", "unary", FLOAT, "logarithm to base 2; NaN below 0, -inf at 0", np.log2),
     Primitive("sin", "unary", FLOAT, "sine of x radians, right for every finite x", np.sin),
     Primitive("sqrt", "unary", FLOAT, "square root, correctly rounded", np.sqrt),
-    Primitive("recip", "unary", FLOAT, "1/x, correctly rounded", _recip),
+    Primitive("recip", "unary", FLOAT, "1/x, correctly rounded", np.reciprocal),
     Primitive("add", "binary", ANY, "x + y; integers wrap; bool: or", np.add, False, True, 0),
     Primitive("mul", "binary", ANY, "x * y; integers wrap; bool: and", np.multiply, False, True, 1),
     Primitive("mod", "binary", NUMBER, "C's remainder: the sign of x; integer x mod 0 is 0", _mod),

@@ -73,15 +73,13 @@ def _check(op: ir.Operation) -> None:
     result = TensorType.of(op.results[0])
     operands = [TensorType.of(x) for x in op.operands if not isinstance(x.type, ir.IndexType)]
     if name == "contiguous":
-        view, roles = ops.read_view(op)
-        sources = [TensorType.of(x) for x in roles.sources]
-        indices = [TensorType.of(x) for x in roles.indices]
-        ops.check_view(view, sources, indices, len(roles.extents), result)
-        _check_scalar(name, op.attributes["fill"], result)
+        ops.check_view(*ops.read_view(op), result)
+        fill = op.attributes["fill"]
+        if str(fill.type) != result.dtype.mlir:
+            raise Error(f"{name}: the fill is {fill.type}, the result {result}")
     elif name in PRIMITIVES:
-        form = PRIMITIVES[name].form
-        attributes = {"axis": _axis(op)} if form == "reduce" else {}
-        _check_result(name, result, ops.infer(name, operands, **attributes))
+        axis = ops.read_axis(op) if PRIMITIVES[name].form == "reduce" else -1
+        _check_result(name, result, ops.infer(name, operands, axis))
     elif name == "constant":
         value = op.attributes["value"]
         if not isinstance(value, ir.DenseElementsAttr):
@@ -89,28 +87,13 @@ def _check(op: ir.Operation) -> None:
         if result != TensorType.of(value.type):
             raise Error(f"constant: the result is {result}, expected {TensorType.of(value.type)}")
     elif name == "iota":
-        ops.check_iota(result, _axis(op), len(list(op.operands)))
+        ops.check_iota(result, ops.read_axis(op), len(list(op.operands)))
     else:
         if name == "bitcast":
             ops.check_bitcast(operands[0].dtype, result.dtype)
         _check_result(name, result, TensorType(operands[0].shape, result.dtype))
 
 
-def _axis(op: ir.Operation) -> int:
-    attribute = op.attributes["axis"]
-    if not isinstance(attribute, ir.IntegerAttr):
-        raise Error(f"{op.name}: axis must be an integer, got {attribute}")
-    return attribute.value
-
-
 def _check_result(name: str, found: TensorType, expected: TensorType) -> None:
     if found.dtype != expected.dtype or not ops.compatible(found.shape, expected.shape):
         raise Error(f"{name}: the result is {found}, expected {expected}")
-
-
-def _check_scalar(name: str, attribute: ir.Attribute, result: TensorType) -> None:
-    found = str(attribute.type) if hasattr(attribute, "type") else str(attribute)
-    if isinstance(attribute, ir.BoolAttr):
-        found = "i1"
-    if found != result.dtype.mlir:
-        raise Error(f"{name}: the fill is {found}, the result {result}")

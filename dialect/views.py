@@ -17,10 +17,11 @@ fill. So nothing is ever read outside a source.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from mlir import ir
 
@@ -47,32 +48,30 @@ def binary_parts(expr: ir.AffineExpr) -> tuple[str, ir.AffineExpr, ir.AffineExpr
     """The operator and operands of a binary affine expression, None for a leaf."""
     if not isinstance(expr, ir.AffineBinaryExpr):
         return None
-    sign = next(sign for kind, sign in _BINARY if isinstance(expr, kind))
+    sign = next(sign for sign, (kind, _) in _OPERATORS.items() if isinstance(expr, kind))
     return sign, expr.lhs, expr.rhs
 
 
-_BINARY: list[tuple[type, str]] = [
-    (ir.AffineAddExpr, "+"),
-    (ir.AffineMulExpr, "*"),
-    (ir.AffineFloorDivExpr, "floordiv"),
-    (ir.AffineCeilDivExpr, "ceildiv"),
-    (ir.AffineModExpr, "mod"),
-]
-
-
-Value = TypeVar("Value")
+_OPERATORS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
+    "+": (ir.AffineAddExpr, operator.add),
+    "*": (ir.AffineMulExpr, operator.mul),
+    "floordiv": (ir.AffineFloorDivExpr, operator.floordiv),
+    "ceildiv": (ir.AffineCeilDivExpr, lambda x, y: (x * -1) // y * -1),
+    "mod": (ir.AffineModExpr, operator.mod),
+}
 
 
 def fold(
     expr: ir.AffineExpr,
-    dims: Sequence[Value],
-    symbols: Sequence[Value] | Mapping[int, Value],
-    literal: Callable[[int], Value],
-    combine: Callable[[str, Value, Value], Value],
-) -> Value:
+    dims: Sequence[Any],
+    symbols: Sequence[Any] | Mapping[int, Any],
+    literal: Callable[[int], Any] = int,
+    combine: Callable[[str, Any, Any], Any] = lambda sign, x, y: _OPERATORS[sign][1](x, y),
+) -> Any:
     """What an affine expression comes to where its dimensions and symbols have these values.
 
-    `literal` gives the value of a number, `combine` that of an operator on two values.
+    `literal` gives the value of a number, `combine` that of an operator on two values: unless they
+    are given, by Python's operators.
     """
     if isinstance(expr, ir.AffineConstantExpr):
         return literal(expr.value)
@@ -83,9 +82,8 @@ def fold(
     parts = binary_parts(expr)
     if parts is None:
         raise ShapeError(f"not an affine expression: {expr}")
-    sign, lhs, rhs = parts
-    left = fold(lhs, dims, symbols, literal, combine)
-    return combine(sign, left, fold(rhs, dims, symbols, literal, combine))
+    sign, *sides = parts
+    return combine(sign, *(fold(side, dims, symbols, literal, combine) for side in sides))
 
 
 def bounds(
@@ -118,8 +116,3 @@ def _times(x: float, y: float) -> float:
 
 def _floor(x: float, y: float) -> float:
     return x if x in (-float("inf"), float("inf")) else x // y
-
-
-def dimension_ranges(shape: Sequence[int | None]) -> list[Interval]:
-    """The interval of each index into a tensor of this shape; None is a dynamic size."""
-    return [(0, float("inf") if size is None else size - 1) for size in shape]

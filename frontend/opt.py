@@ -23,8 +23,7 @@ from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # 
 from .diagnostics import MLIR_NAME, Diagnostic, Source, collected, mismatches
 from .dialect import context
 from .dialect.errors import CompileError, Error
-from .pass_pipeline import Pipeline, build_pipeline, check_module, option_names
-from .passes.registry import all_passes
+from .pass_pipeline import Pipeline, all_passes, build_pipeline, check_module, option_names
 
 SPLIT = "// -----"
 

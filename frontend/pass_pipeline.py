@@ -10,6 +10,7 @@ passes. After each of ours the module must verify, by MLIR's rules and by the di
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from dataclasses import dataclass, fields
@@ -24,7 +25,22 @@ from . import candidates as candidates  # they register passes
 from . import simplify as simplify
 from .dialect.errors import CompileError, Error
 from .dialect.verifier import findings_in, place
-from .passes.registry import PASSES, Pass, all_passes
+from .passes.registry import PASSES, NoOptions, Pass, register
+
+MODULES = ("fuse", "tile", "lower")  # the modules of the compiler that register passes
+
+
+def all_passes() -> dict[str, Pass]:
+    """The table with the passes of every module in MODULES, which are imported only now."""
+    for module in MODULES:
+        importlib.import_module(f".passes.{module}", __package__)
+    return PASSES
+
+
+@register("dodeca-verify", "Checks every rule of the dialect")
+def _verify(module: ir.Operation, options: NoOptions) -> None:
+    """Nothing to do: the module is verified after every pass of ours, and so after this one."""
+
 
 # --- running ------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ..dialect.errors import CompileError
 from ..dialect.verifier import place
 from . import terms
 from .index import Axis, Expr, from_affine, of_axis, of_term
+from .placement import deep_recursion
 from .terms import REDUCTIONS, Term
 
 Point = tuple[Expr, ...]
@@ -38,12 +39,6 @@ def static_shape(value: ir.Value) -> tuple[int, ...]:
             "dodeca.compile with a Dim make one executable for each size it meets"
         )
     return tuple(size for size in kind.shape if size is not None)
-
-
-def maker(value: ir.Value) -> ir.Operation | None:
-    """The operation that a value is a result of; None for an argument of the function."""
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 class Comprehension:
@@ -68,94 +63,62 @@ class Comprehension:
 
     def element(self, value: ir.Value, point: Point) -> Term:
         """The element of `value` at `point`, one index expression for each dimension."""
+        with deep_recursion():
+            return self._element(value, point)
+
+    def _element(self, value: ir.Value, point: Point) -> Term:
         key = (value, point)
         if key not in self._memo:
-            self._fill(value, point)
+            built = self._memo[key] = self._build(value, point)
+            if self.watch:
+                self.watch(value, point, built)
         return self._memo[key]
 
-    def _fill(self, value: ir.Value, point: Point) -> None:
-        """Build with a stack of its own: programs are deeper than Python's call stack."""
-        stack = [(value, point)]
-        while stack:
-            top = stack[-1]
-            if top in self._memo:
-                stack.pop()
-                continue
-            missing: list[tuple[ir.Value, Point]] = []
-
-            def get(v: ir.Value, p: Point, missing: list = missing) -> Term | None:
-                found = self._memo.get((v, p))
-                if found is None:
-                    missing.append((v, p))
-                return found
-
-            built = self._build(*top, get)
-            if built is None:
-                stack.extend(missing)
-                continue
-            self._memo[top] = built
-            stack.pop()
-            if self.watch:
-                self.watch(*top, built)
-
-    def _build(
-        self, value: ir.Value, point: Point, get: Callable[[ir.Value, Point], Term | None]
-    ) -> Term | None:
-        """The term, or None after `get` has noted which parts must be built first."""
+    def _build(self, value: ir.Value, point: Point) -> Term:
         kind = TensorType.of(value)
         name = self.buffer(value)
         if name is not None:
             return terms.load(name, point, static_shape(value), kind.dtype)
-        operation = maker(value)
+        operation = None if isinstance(value.owner, ir.Block) else value.owner.operation
         short = ops.operation_name(operation) if operation is not None else None
         if operation is None or short is None:
             what = operation.name if operation is not None else "an argument of an inner block"
             where = f" at {place(operation.location)}" if operation is not None else ""
             raise CompileError(f"cannot compile {what}{where}: not an operation of dodeca")
         if short == "contiguous":
-            return self._view(operation, kind, point, get)
+            return self._view(operation, kind, point)
         if short == "constant":
             return _constant(operation, kind, point)
         if short == "iota":
-            return terms.index(
-                point[ir.IntegerAttr(operation.attributes["axis"]).value], kind.dtype
-            )
+            return terms.index(point[ops.read_axis(operation)], kind.dtype)
         if short in REDUCTION_OF:
-            return self._reduce(REDUCTION_OF[short], operation, point, get)
-        args = [get(x, point) for x in operation.operands]
-        if any(a is None for a in args):
-            return None
-        known = [a for a in args if a is not None]
+            return self._reduce(REDUCTION_OF[short], operation, point)
+        # the last operand first, as in a view: the search meets equalities in this order
+        args = [self._element(x, point) for x in reversed(operation.operands)][::-1]
         if short in ("cast", "bitcast"):
-            return (terms.cast if short == "cast" else terms.bitcast)(known[0], kind.dtype)
+            return (terms.cast if short == "cast" else terms.bitcast)(args[0], kind.dtype)
         assert short in PRIMITIVES
-        return terms.apply(short, *known)
+        return terms.apply(short, *args)
 
-    def _reduce(self, op: str, operation: ir.Operation, point: Point, get: Callable) -> Term | None:
+    def _reduce(self, op: str, operation: ir.Operation, point: Point) -> Term:
         operand = operation.operands[0]
-        position = ir.IntegerAttr(operation.attributes["axis"]).value
+        position = ops.read_axis(operation)
         size = static_shape(operand)[position]
         taken = {axis.name for expr in point for axis in expr.axes}
         number = next(n for n in range(len(taken) + 1) if f"r{n}" not in taken)
         axis = Axis(f"r{number}", size)
         inner = (*point[:position], of_axis(axis), *point[position:])
-        body = get(operand, inner) if size else terms.constant(0, TensorType.of(operand).dtype)
-        return None if body is None else terms.reduction(op, axis, body)
+        empty = terms.constant(0, TensorType.of(operand).dtype)
+        return terms.reduction(op, axis, self._element(operand, inner) if size else empty)
 
-    def _view(
-        self, operation: ir.Operation, kind: TensorType, point: Point, get: Callable
-    ) -> Term | None:
+    def _view(self, operation: ir.Operation, kind: TensorType, point: Point) -> Term:
         view, roles = ops.read_view(operation)
         dims = list(point)
         symbols: list[Expr] = []
         for index, affine in zip(roles.indices, view.index_maps, strict=True):
             place = tuple(from_affine(e, dims, []) for e in affine.results)
-            value = get(index, place)
-            if value is None:
-                return None
-            symbols.append(of_term(value))
-        chain: list[tuple[Term, Term]] = []
-        complete = True
+            symbols.append(of_term(self._element(index, place)))
+        chain: list[tuple[Term, ir.Value, Point]] = []
         for i, source in enumerate(roles.sources):
             shape = static_shape(source)
             place = tuple(from_affine(e, dims, symbols) for e in view.maps[i].results)
@@ -164,21 +127,15 @@ class Comprehension:
                 limits += [from_affine(e, dims, symbols) for e in view.domains[i].results]
             condition = terms.constant(True, DTYPES["bool"])
             for limit in limits:
-                condition = terms.apply("mul", condition, terms.nonneg(limit))
+                condition = condition * terms.nonneg(limit)
             if condition.op == "const" and not condition.value:
                 continue
-            element = get(source, place)
-            if element is None:
-                complete = False
-                continue
-            chain.append((condition, element))
+            chain.append((condition, source, place))
             if condition.op == "const":
                 break
-        if not complete:
-            return None
         result = terms.constant(view.fill, kind.dtype)
-        for condition, element in reversed(chain):
-            result = terms.select(condition, element, result)
+        for condition, source, place in reversed(chain):
+            result = terms.select(condition, self._element(source, place), result)
         return result
 
 

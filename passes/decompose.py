@@ -51,14 +51,16 @@ class Decomposer:
             return ops.constant(term.value, term.dtype, ())
         if term.op == "index":
             return self._index(term.attr, axes, term)
-        if term.op == "nonneg":
-            return self._nonneg(term.attr, axes)
+        if term.op == "nonneg":  # a source of one element, read outside its domain as False
+            return self._view([ops.constant(True, "bool", ())], [()], axes, [(term.attr,)])
         if term.op == "table":
             values = [terms.parse_constant(text, term.dtype) for text in term.attr[0]]
             line = ops.constant(values, term.dtype, (len(values),))
             return self._view([line], [(term.attr[1],)], axes)
         if term.op == "select":
-            return self._select(term, axes)
+            condition, *branches = term.args
+            sources, places = [self.made[b] for b in branches], [_own_place(b) for b in branches]
+            return self._view(sources, places, axes, [(of_term(condition) + -1,), ()])
         if term.op in REDUCTIONS:
             around = axis_order(term.args[0].axes | {term.attr})
             body = self._spread(term.args[0], around)
@@ -76,10 +78,9 @@ class Decomposer:
 
     def _spread(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
         """The term's tensor with dimensions for all of `axes`."""
-        have = axis_order(term.axes)
-        if have == axes:
+        if axis_order(term.axes) == axes:
             return self.made[term]
-        return self._view([self.made[term]], [tuple(Expr(0, ((a, 1),)) for a in have)], axes)
+        return self._view([self.made[term]], [_own_place(term)], axes)
 
     def _view(
         self,
@@ -94,25 +95,17 @@ class Decomposer:
         symbols = {t: n for n, t in enumerate(data)}
         position = {a: n for n, a in enumerate(axes)}
 
-        def affine(exprs: tuple[Expr, ...]) -> ir.AffineMap:
+        def affine(exprs: tuple[Expr, ...], symbol_count: int) -> ir.AffineMap:
             results = [_affine(e, position, symbols) for e in exprs]
-            return ir.AffineMap.get(len(axes), len(data), results)
-
-        def own_axes(term: Term) -> ir.AffineMap:
-            results = [ir.AffineExpr.get_dim(position[a]) for a in axis_order(term.axes)]
-            return ir.AffineMap.get(len(axes), 0, results)
+            return ir.AffineMap.get(len(axes), symbol_count, results)
 
         view = View(
-            tuple(map(affine, places)), 0, tuple(map(affine, domains)), tuple(map(own_axes, data))
+            maps=tuple(affine(place, len(data)) for place in places),
+            domains=tuple(affine(domain, len(data)) for domain in domains),
+            index_maps=tuple(affine(_own_place(t), 0) for t in data),
         )
         shape, indices = [a.size for a in axes], [self.made[t] for t in data]
         return ops.contiguous(sources, view, shape, indices=indices)
-
-    def _select(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
-        condition, *branches = term.args
-        places = [tuple(Expr(0, ((a, 1),)) for a in axis_order(b.axes)) for b in branches]
-        chosen = of_term(condition) + -1
-        return self._view([self.made[b] for b in branches], places, axes, [(chosen,), ()])
 
     def _index(self, expr: Expr, axes: tuple[Axis, ...], term: Term) -> ir.Value:
         """An index expression's value: a view of the line 0, 1, 2, ..."""
@@ -123,14 +116,12 @@ class Decomposer:
         value = self._view([line], [(expr + -low,)], axes)
         if not low:
             return value
-        shape = [a.size for a in axes]
-        offset = ops.constant(low, term.dtype, shape)
-        return ops.elementwise("add", value, offset)
+        return ops.elementwise("add", value, ops.constant(low, term.dtype, [a.size for a in axes]))
 
-    def _nonneg(self, expr: Expr, axes: tuple[Axis, ...]) -> ir.Value:
-        """0 <= expr: a source of one element, read outside its domain as False."""
-        yes = ops.constant(True, "bool", ())
-        return self._view([yes], [()], axes, [(expr,)])
+
+def _own_place(term: Term) -> tuple[Expr, ...]:
+    """Where the term's own tensor is read: one dimension for each of its axes."""
+    return tuple(Expr(0, ((a, 1),)) for a in axis_order(term.axes))
 
 
 def _affine(expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]) -> ir.AffineExpr:

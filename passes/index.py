@@ -5,7 +5,7 @@ an axis, a floor division of an expression by a constant, or the value of a term
 index). `x mod c` is `x - c * (x // c)`, so that a reshape and its inverse cancel by themselves:
 
     >>> i = of_axis(Axis("d0", 4)); j = of_axis(Axis("d1", 8))
-    >>> str(floordiv(i * 8 + j, 8)), str(mod(i * 8 + j, 8))
+    >>> str((i * 8 + j) // 8), str((i * 8 + j) % 8)
     ('d0', 'd1')
 """
 
@@ -48,11 +48,9 @@ class Quotient:
 
 @dataclass(frozen=True)
 class Datum:
-    """The atom that is the value of an integer or bool term, with the interval it lies in."""
+    """The atom that is the value of an integer or bool term."""
 
     term: Term
-    low: int
-    high: int
 
     def __str__(self) -> str:
         return f"<{self.term.digest}>"
@@ -81,18 +79,42 @@ class Expr:
     def __sub__(self, other: Expr) -> Expr:
         return self + other * -1
 
+    def __floordiv__(self, divisor: int) -> Expr:
+        """Rounded down, for a positive divisor."""
+        if divisor == 1:
+            return self
+        whole = [(a, c // divisor) for a, c in self.parts if c % divisor == 0]
+        rest = [(a, c) for a, c in self.parts if c % divisor]
+        outside = _combine(self.constant // divisor, whole)
+        inside = Expr(self.constant % divisor, tuple(rest))
+        low, high = inside.range
+        if low // divisor == high // divisor:
+            return outside + low // divisor
+        common = gcd(divisor, *(c for _, c in rest))
+        if common > 1:
+            shrunk = Expr(inside.constant // common, tuple((a, c // common) for a, c in rest))
+            return outside + shrunk // (divisor // common)
+        for unit in sorted({gcd(divisor, c) for _, c in rest} - {1}):  # (unit*x + y) // (unit*n)
+            small = Expr(inside.constant % unit, tuple((a, c) for a, c in rest if c % unit))
+            if small.range[0] >= 0 and small.range[1] < unit:  # = x // n, where 0 <= y < unit
+                large = tuple((a, c // unit) for a, c in rest if c % unit == 0)
+                return outside + Expr(inside.constant // unit, large) // (divisor // unit)
+        if inside.constant == 0 and len(rest) == 1 and rest[0][1] == 1:
+            atom = rest[0][0]
+            if isinstance(atom, Quotient):
+                return outside + atom.expr // (atom.divisor * divisor)
+        return outside + Expr(0, ((Quotient(inside, divisor), 1),))
+
+    def __mod__(self, divisor: int) -> Expr:
+        """The remainder of the division, between 0 and divisor - 1."""
+        return self - self // divisor * divisor
+
     @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes that the value depends on, through data as well."""
-        found: set[Axis] = set()
-        for atom, _ in self.parts:
-            if isinstance(atom, Axis):
-                found.add(atom)
-            elif isinstance(atom, Quotient):
-                found |= atom.expr.axes
-            else:
-                found |= atom.term.axes
-        return frozenset(found)
+        own = frozenset(atom for atom, _ in self.parts if isinstance(atom, Axis))
+        quotients = (atom.expr.axes for atom, _ in self.parts if isinstance(atom, Quotient))
+        return own.union(*quotients, *(term.axes for term in self.data))
 
     @cached_property
     def data(self) -> tuple[Term, ...]:
@@ -108,7 +130,24 @@ class Expr:
     @cached_property
     def range(self) -> tuple[int, int]:
         """The least interval that interval arithmetic finds; remainders are recognised."""
-        return _range(self)
+        parts = dict(self.parts)
+        low = high = self.constant
+        for atom in dict(self.parts):
+            if not isinstance(atom, Quotient) or parts[atom] % atom.divisor:
+                continue
+            scale = -parts[atom] // atom.divisor
+            if all(_is_part(k * scale, parts.get(a, 0)) for a, k in atom.expr.parts):
+                # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
+                del parts[atom]
+                for a, k in atom.expr.parts:
+                    parts[a] -= k * scale
+                shift = -atom.expr.constant * scale
+                ends = (shift, shift + (atom.divisor - 1) * scale)
+                low, high = low + min(ends), high + max(ends)
+        for atom, c in parts.items():
+            a, b = _atom_range(atom)
+            low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+        return low, high
 
     @cached_property
     def _text(self) -> str:
@@ -117,25 +156,16 @@ class Expr:
             words.append(str(self.constant))
         return " + ".join(words)
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.constant, self.parts))
-
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._text)  # a string keeps its hash
 
     def __str__(self) -> str:
         return self._text
 
     def coefficient(self, axis: Axis) -> int | None:
         """The factor of `axis` if the value is linear in it, None if it also occurs elsewhere."""
-        factor = 0
-        for atom, c in self.parts:
-            if atom == axis:
-                factor = c
-            elif not isinstance(atom, Axis) and axis in Expr(0, ((atom, 1),)).axes:
-                return None
-        return factor
+        others = Expr(0, tuple(part for part in self.parts if part[0] != axis))
+        return None if axis in others.axes else dict(self.parts).get(axis, 0)
 
 
 def _combine(constant: int, parts: Iterable[tuple[Atom, int]]) -> Expr:
@@ -157,68 +187,12 @@ def of_term(term: Term) -> Expr:
         return term.attr
     if term.op == "const":
         return Expr(int(term.value))
-    low, high = (0, 1) if term.dtype.kind == "bool" else (-(2**62), 2**62)
-    return Expr(0, ((Datum(term, low, high), 1),))
+    return Expr(0, ((Datum(term), 1),))
 
 
-def floordiv(expr: Expr, divisor: int) -> Expr:
-    """`expr // divisor` rounded down, for a positive divisor."""
-    if divisor == 1:
-        return expr
-    whole = [(a, c // divisor) for a, c in expr.parts if c % divisor == 0]
-    rest = [(a, c) for a, c in expr.parts if c % divisor]
-    outside = _combine(expr.constant // divisor, whole)
-    inside = Expr(expr.constant % divisor, tuple(rest))
-    low, high = inside.range
-    if low // divisor == high // divisor:
-        return outside + low // divisor
-    if not rest:
-        return outside
-    common = gcd(divisor, *(c for _, c in rest))
-    if common > 1:
-        shrunk = Expr(inside.constant // common, tuple((a, c // common) for a, c in rest))
-        return outside + floordiv(shrunk, divisor // common)
-    for unit in sorted({gcd(divisor, c) for _, c in rest} - {1}):  # (unit*x + y) // (unit*n)
-        small = Expr(inside.constant % unit, tuple((a, c) for a, c in rest if c % unit))
-        if small.range[0] >= 0 and small.range[1] < unit:  # = x // n, where 0 <= y < unit
-            large = tuple((a, c // unit) for a, c in rest if c % unit == 0)
-            return outside + floordiv(Expr(inside.constant // unit, large), divisor // unit)
-    if inside.constant == 0 and len(rest) == 1 and rest[0][1] == 1:
-        atom = rest[0][0]
-        if isinstance(atom, Quotient):
-            return outside + floordiv(atom.expr, atom.divisor * divisor)
-    return outside + Expr(0, ((Quotient(inside, divisor), 1),))
-
-
-def mod(expr: Expr, divisor: int) -> Expr:
-    """The remainder of `floordiv`, between 0 and divisor - 1."""
-    return expr - floordiv(expr, divisor) * divisor
-
-
-def _range(expr: Expr) -> tuple[int, int]:
-    parts = dict(expr.parts)
-    low = high = expr.constant
-    for atom, c in expr.parts:
-        if isinstance(atom, Quotient) and c % atom.divisor == 0 and atom in parts:
-            scale = -c // atom.divisor
-            covered = all(_same_sign_part(parts.get(a, 0), k * scale) for a, k in atom.expr.parts)
-            if (
-                scale and covered
-            ):  # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
-                del parts[atom]
-                for a, k in atom.expr.parts:
-                    parts[a] -= k * scale
-                shift = -atom.expr.constant * scale
-                ends = (shift, shift + (atom.divisor - 1) * scale)
-                low, high = low + min(ends), high + max(ends)
-    for atom, c in parts.items():
-        a, b = _atom_range(atom)
-        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
-    return low, high
-
-
-def _same_sign_part(have: int, need: int) -> bool:
-    return have == need or (abs(have) >= abs(need) and (have > 0) == (need > 0))
+def _is_part(need: int, have: int) -> bool:
+    """Whether a coefficient can be taken out of another without changing the sign of the rest."""
+    return min(0, have) <= need <= max(0, have)
 
 
 def _atom_range(atom: Atom) -> tuple[int, int]:
@@ -227,7 +201,7 @@ def _atom_range(atom: Atom) -> tuple[int, int]:
     if isinstance(atom, Quotient):
         low, high = atom.expr.range
         return low // atom.divisor, high // atom.divisor
-    return atom.low, atom.high
+    return (0, 1) if atom.term.dtype.kind == "bool" else (-(2**62), 2**62)
 
 
 def substitute(
@@ -239,7 +213,7 @@ def substitute(
         if isinstance(atom, Axis):
             piece = axes.get(atom, Expr(0, ((atom, 1),)))
         elif isinstance(atom, Quotient):
-            piece = floordiv(substitute(atom.expr, axes, data), atom.divisor)
+            piece = substitute(atom.expr, axes, data) // atom.divisor
         else:
             piece = of_term(data(atom.term)) if data else Expr(0, ((atom, 1),))
         total = total + piece * c
@@ -248,16 +222,4 @@ def substitute(
 
 def from_affine(expr: ir.AffineExpr, dims: list[Expr], symbols: list[Expr]) -> Expr:
     """An MLIR affine expression at given dimensions and symbols."""
-    return fold(expr, dims, symbols, Expr, _apply)
-
-
-def _apply(sign: str, x: Expr, y: Expr) -> Expr:
-    if sign == "+":
-        return x + y
-    if sign == "*":
-        return x * y.constant if not y.parts else y * x.constant
-    if sign == "mod":
-        return mod(x, y.constant)
-    if sign == "floordiv":
-        return floordiv(x, y.constant)
-    return floordiv(x * -1, y.constant) * -1
+    return Expr(0) + fold(expr, dims, symbols)

@@ -12,7 +12,7 @@ from mlir import ir
 from mlir.dialects import llvm
 
 from ..dialect.verifier import walk
-from .registry import NoOptions, register, register_pipeline
+from .registry import NoOptions, register
 from .targets import find_target
 
 _CPU = (
@@ -53,7 +53,7 @@ def keep_sqrt(module: ir.Operation, options: NoOptions) -> None:
         op.erase()
 
 
-@register_pipeline("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions)
+@register("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions, expands=True)
 def lowering(options: LowerOptions) -> str:
     """The passes, upstream's but for one, that lower tile programs for a target."""
     target = find_target(options.target)

@@ -11,25 +11,18 @@ checks it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mlir import ir
 
 from ..dialect.errors import Error
 
-MODULES = ("fuse", "tile", "lower")  # the modules of this folder that register passes
-
 
 @dataclass(frozen=True)
 class NoOptions:
     """The options of a pass that has none."""
-
-
-Run = Callable[[ir.Operation, Any], None]
-Expand = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -43,48 +36,27 @@ class Pass:
     name: str  # "dodeca-verify"
     summary: str
     options: type  # a frozen dataclass; each field, a str, int or bool with a default, is an option
-    run: Run | None = None
-    expands: Expand | None = None
+    run: Callable[[ir.Operation, Any], None] | None = None
+    expands: Callable[[Any], str] | None = None
 
 
 PASSES: dict[str, Pass] = {}
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def register(name: str, summary: str, options: type = NoOptions) -> Callable[[Run], Run]:
-    """A decorator that adds a function to the table as the pass `name`."""
+def register(
+    name: str, summary: str, options: type = NoOptions, *, expands: bool = False
+) -> Callable[[Function], Function]:
+    """A decorator that adds a function to the table as the pass `name`.
 
-    def add(run: Run) -> Run:
-        _enter(Pass(name, summary, options, run))
-        return run
+    With `expands`, the function maps the options to the pipeline's text that `name` stands for.
+    """
 
-    return add
-
-
-def register_pipeline(
-    name: str, summary: str, options: type = NoOptions
-) -> Callable[[Expand], Expand]:
-    """A decorator for a function from options to the pipeline text that `name` stands for."""
-
-    def add(expands: Expand) -> Expand:
-        _enter(Pass(name, summary, options, expands=expands))
-        return expands
+    def add(function: Function) -> Function:
+        if name in PASSES:
+            raise Error(f"two passes are called {name}")
+        role: dict[str, Any] = {"expands" if expands else "run": function}
+        PASSES[name] = Pass(name, summary, options, **role)
+        return function
 
     return add
-
-
-def _enter(row: Pass) -> None:
-    if row.name in PASSES:
-        raise Error(f"two passes are called {row.name}")
-    PASSES[row.name] = row
-
-
-def all_passes() -> dict[str, Pass]:
-    """The table with the passes of every module in MODULES, which are imported only now."""
-    for module in MODULES:
-        importlib.import_module(f".{module}", __package__)
-    return PASSES
-
-
-@register("dodeca-verify", "Checks every rule of the dialect")
-def _verify(module: ir.Operation, options: NoOptions) -> None:
-    """Nothing to do: the module is verified after every pass of ours, and so after this one."""

@@ -11,7 +11,7 @@ import pytest
 from dodeca.dialect import context
 from dodeca.dialect.errors import CompileError, Error
 from dodeca.opt import main, split
-from dodeca.pass_pipeline import Pipeline, build_pipeline, option_names
+from dodeca.pass_pipeline import Pipeline, all_passes, build_pipeline, option_names
 from dodeca.passes import registry
 from dodeca.passes.registry import NoOptions, Pass, register
 from mlir import ir
@@ -140,7 +140,7 @@ def test_two_passes_of_one_name() -> None:
 
 
 def test_every_pass_is_well_formed() -> None:
-    for name, row in registry.all_passes().items():
+    for name, row in all_passes().items():
         assert name == row.name
         assert name.startswith("dodeca-")
         assert {kind for _, kind in option_names(row).values()} <= {str, int, bool}
