@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from derivations import DERIVATIONS, Plan, derive, failures, limits  # noqa: E402
 from dodeca.dialect.errors import Error  # noqa: E402
 from dodeca.passes.rules import TABLE  # noqa: E402
+from page import cells, markdown, section, with_section  # noqa: E402, F401
 
 PAGE = ROOT / "docs" / "derivations.md"
 NEEDED, UNNEEDED = "●", "·"
@@ -85,7 +86,7 @@ def catalogue() -> str:
     lines = [["derivation", "becomes", "limits"]]
     for name, row in DERIVATIONS.items():
         lines.append([f"`{name}`", row.becomes, "; ".join(limits(row).values())])
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -97,33 +98,7 @@ def table(rows: Sequence[Row]) -> str:
     derived = sum(not row.broken for row in rows)
     counts = [sum(row.marks.get(rule) == NEEDED for row in rows) for rule in SEARCHED]
     lines.append(["needed by", f"{derived} of {len(rows)}", *map(str, counts)])
-    return _markdown(lines)
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
-    padded.insert(1, ["-" * w for w in widths])
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
-
-
-def cells(text: str) -> list[list[str]]:
-    """The cells of a Markdown table, its header first."""
-    lines = [line.strip().strip("|").split("|") for line in text.strip().splitlines()]
-    return [[c.strip() for c in line] for i, line in enumerate(lines) if i != 1]
-
-
-def section(page: str, name: str) -> str:
-    """What stands between the marks `<!-- name -->` and `<!-- end of name -->`."""
-    return page.split(f"<!-- {name} -->\n", 1)[1].split(f"\n<!-- end of {name} -->", 1)[0]
-
-
-def with_section(page: str, name: str, text: str) -> str:
-    """The page with something else there."""
-    return page.replace(
-        f"<!-- {name} -->\n{section(page, name)}\n<!-- end of {name} -->",
-        f"<!-- {name} -->\n{text}\n<!-- end of {name} -->",
-    )
+    return markdown(lines)
 
 
 def built_in() -> str:

@@ -20,6 +20,7 @@ from .arguments import new_array, take_inputs, take_outputs, take_weights
 from .cpu import CpuRunner, thread_count
 from .device import no_launch
 from .memory import plan_memory
+from .profile import Profile, profiled
 from .program import Buffer, Kernel, Program
 from .report import report
 from .simulate import simulate
@@ -134,6 +135,26 @@ class Executable:
         inputs = take_inputs(self.program, arrays)
         results = simulate(self.program, inputs, self._weights, reverse=reverse)
         return self._result(results)
+
+    def profile(self, *arrays: Any, repeats: int = 20) -> Profile:
+        """Time each launch of the plan on this CPU, beside the seconds that were predicted for it.
+
+        The plan runs launch by launch, in order and with this executable's threads, `repeats` times
+        after a first one that is not counted; a launch's figure is the median. TargetError for a
+        program of a GPU, ArgumentError as in a call.
+        """
+        if self._runner is None:
+            raise no_launch(self.target)
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+            text = f"repeats: expected a whole number of at least 1, got {repeats!r}"
+            raise ArgumentError(text)
+        values = take_inputs(self.program, arrays)
+        for index in self._fresh:
+            values[index] = new_array(self.program.buffers[index], _SMALL)
+        measured = self._runner.profile(values, repeats)
+        values.update(self._runner.resident)
+        result = self._result([values[index].copy() for index in self.program.outputs])
+        return profiled(self.program, measured, self.threads, repeats, result)
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run the program on arrays, objects with `__dlpack__`, or Python numbers for 0-d inputs.

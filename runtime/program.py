@@ -71,6 +71,7 @@ class Launch:
 
     kernel: str
     arguments: tuple[int, ...]
+    predicted: float = 0.0  # seconds, by the cost model; 0 if unknown
 
 
 @dataclass(frozen=True)

@@ -540,7 +540,7 @@ def test_save_writes_a_folder(tmp_path):
         "kernels.mlir", "manifest.json", "module.mlir",
     ]  # fmt: skip
     manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
-    assert manifest["plan"][1] == {"kernel": "add_one", "arguments": [1, 2]}
+    assert manifest["plan"][1] == {"kernel": "add_one", "arguments": [1, 2], "predicted": 0.0}
     assert manifest["buffers"][1]["bytes"] == 256 and manifest["scratch_bytes"] == 256
     assert (tmp_path / "saved" / "add_one.o").read_bytes() == exe.kernels[0].binary
     (tmp_path / "mine").mkdir()

@@ -3,7 +3,7 @@
 // A product's sum, an elementwise chain and a second reduction become one kernel; the views are
 // index maps of its loads.
 // CHECK-LABEL: func.func @one_kernel(
-// CHECK-NEXT:    %[[R:.*]] = call @[[K:k0_[a-z_]+]](
+// CHECK-NEXT:    %[[R:.*]] = call @[[K:k0_[a-z_]+]](%{{.*}}) {dodeca.predicted = {{[0-9.E-]+}} : f64}
 // CHECK-NEXT:    return %[[R]]
 // CHECK:       func.func private @[[K]](
 // CHECK-SAME:    dodeca.schedule
