@@ -19,7 +19,7 @@ from .dialect.errors import CompileError, Error
 from .dialect.ops import NAME, WEIGHT, entry_function, named_arguments
 from .dialect.verifier import walk
 from .pass_pipeline import build_pipeline
-from .passes.fuse import fuse
+from .passes.fuse import PREDICTED, fuse
 from .passes.index import Axis
 from .passes.targets import Target, find_target
 from .passes.terms import Term, postorder
@@ -93,14 +93,14 @@ def _compile_kernel(
     clock.mark("lower")
     code = generate(llvm_ir, target)
     clock.mark("generate")
-    kinds = [*kernel.inputs, kernel.output]
+    kinds = [*kernel.inputs, *kernel.outputs]
     return Kernel(
         name=kernel.name,
         target=target.name,
         grid=grid,
         block=target.block,
         arguments=tuple((_static(k), k.dtype.name) for k in kinds),
-        outputs=1,
+        outputs=len(kernel.outputs),
         fused=operations_in_words(kernel.term, kernel.axes),
         stages=stages,
         llvm_ir=code.llvm_ir,
@@ -128,7 +128,7 @@ def operations_in_words(term: Term, axes: tuple[Axis, ...]) -> tuple[str, ...]:
     """What a kernel does, operation by operation, with the size of each."""
     words = []
     for t in postorder([term]):
-        if t.op in ("load", "const", "index"):
+        if t.op in ("load", "const", "index", "results"):
             continue
         inside = "x".join(str(a.size) for a in sorted(t.axes)) or "1"
         over = f" over {t.attr.size}" if t.op in ("sum", "max") else ""
@@ -144,6 +144,12 @@ def _grid(module: ir.Module) -> int:
 
 def _static(kind: TensorType) -> tuple[int, ...]:
     return tuple(size for size in kind.shape if size is not None)
+
+
+def _predicted(call: ir.Operation) -> float:
+    """The seconds that the cost model predicts for a call of a kernel; 0 if it was not asked."""
+    known = PREDICTED in call.attributes
+    return ir.FloatAttr(call.attributes[PREDICTED]).value if known else 0.0
 
 
 @dataclass
@@ -188,15 +194,16 @@ class _Planner:
         for op in list(block.operations)[:-1]:
             reads = [self.ids[x] for x in op.operands]
             early = all(n in prepared for n in reads)
-            value = op.results[0]
-            role = "prepared" if early else "output" if value in returned else "scratch"
-            number = self._buffer(value, role)
+            made = []
+            for value in op.results:
+                role = "prepared" if early else "output" if value in returned else "scratch"
+                made.append(self._buffer(value, role))
             if early:
-                prepared.add(number)
+                prepared.update(made)
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             launches = self.prepare if early else self.plan
             if kernels[name].grid:
-                launches.append(Launch(name, (*reads, number)))
+                launches.append(Launch(name, (*reads, *made), _predicted(op.operation)))
         self.outputs = [self.ids[x] for x in last.operands]
 
     def _buffer(self, value: ir.Value, role: str, name: str = "") -> int:

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from . import terms
 from .index import Axis, Expr, Quotient
-from .placement import Level, Walker, deep_recursion, tile_step, top_level
+from .loops import Around, joint, standing
+from .placement import Level, reduction_tile, tile_step, top_level
 from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
 from .stage import fold_axis, stage
 from .targets import Target
@@ -27,7 +27,7 @@ INSTRUCTIONS = {
     "exp2": 20.0, "log2": 27.0, "sin": 50.0, "sqrt": 8.0, "recip": 8.0, "div": 8.0, "mod": 30.0,
     "add": 1.0, "mul": 1.0, "less_than": 1.0, "select": 1.0, "cast": 1.5, "bitcast": 0.0,
     "index": 2.0, "nonneg": 2.0, "const": 0.0, "table": 12.0, "sum": 1.0, "max": 3.0,
-    "larger": 3.0,
+    "larger": 3.0, "results": 0.0,
 }  # fmt: skip
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 VECTOR_LOAD = 0.6
@@ -51,13 +51,19 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
-    output = prod(a.size for a in axes) * term.dtype.bytes
-    moved = sum(work.touched.values()) + output
+    written = bytes_written(term, axes)
+    moved = sum(work.touched.values()) + written
     near = target.cache_bandwidth * busy
     alone = programs == 1 and not target.is_gpu  # runs where it is called, without a barrier
     launch = target.launch / 10 if alone else target.launch
     reading = max(computing + work.fetched / near, moved / target.bandwidth)
-    return launch + reading + work.again / near
+    return launch + reading + work.again / near + spilling(written, target)
+
+
+def spilling(written: float, target: Target) -> float:
+    """The seconds that results take which leave the last cache: each line comes in before it is
+    written, and nothing is computed from it meanwhile."""
+    return 2 * max(0.0, written - target.cache) / target.bandwidth
 
 
 @lru_cache(4096)
@@ -69,16 +75,18 @@ def cheapest(
     Rolling sums run in one loop over blocks, or as the two reductions that they stand for.
     """
     plain = terms.plain(term)
-    options = [(plain, s) for s in schedules(axes, plain, target, strict)]
+    results = terms.outcomes(term, len(axes))
+    whole = all(rank == len(axes) for _, rank in results)
+    options = [(plain, s) for s in schedules(axes, plain, target, strict) if whole]
     if fold_axis(term) is not None and not strict and not target.is_gpu:
-        options += [(term, s) for s in _fold_options(term, axes, target)]
-    enough = at_least(term, axes, target) * 1.05
-    priced: list[tuple[float, Schedule]] = []
-    for form, schedule in options:
-        priced.append((estimate(form, axes, schedule, target), schedule))
-        if priced[-1][0] <= enough:
-            break
-    return min(priced, key=lambda pair: pair[0])
+        options += [
+            (term, s)
+            for s in _fold_options(term, axes, target)
+            if all(s.block(a) >= a.size for _, rank in results for a in axes[rank:])
+        ]
+    priced = [(estimate(form, axes, schedule, target), schedule) for form, schedule in options]
+    none = Schedule(None, (), (), (), 1)  # there is none for these results
+    return min(priced, key=lambda pair: pair[0], default=(float("inf"), none))
 
 
 def _fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
@@ -92,28 +100,16 @@ def _fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterabl
     return fold_schedules(axes, rows, heavy, target)
 
 
-@lru_cache(4096)
-def at_least(term: Term, axes: tuple[Axis, ...], target: Target) -> float:
-    """Seconds that no schedule of a kernel falls below: every part once for each of its points."""
-    instructions = 0.0
-    touched: dict[str, float] = {}
-    for t in postorder([term]):
-        if t.op == "load":
-            touched[t.attr[0]] = max(touched.get(t.attr[0], 0.0), _reached(t) * t.dtype.bytes)
-        elif t.op in FOLDS:
-            around = t.args[0].axes if t.op == "scatter" else t.axes.union(t.args[0].axes, {t.attr})
-            instructions += 0.2 * prod(a.size for a in around)
-        else:
-            instructions += INSTRUCTIONS[t.op] * prod(a.size for a in t.axes)
-    computing = instructions / (target.lanes(32) * target.rate * target.units)
-    moved = sum(touched.values()) + prod(a.size for a in axes) * term.dtype.bytes
-    return target.launch / 10 + max(computing, moved / target.bandwidth)
+def bytes_written(root: Term, axes: tuple[Axis, ...]) -> float:
+    """How many bytes a kernel's results take."""
+    found = terms.outcomes(root, len(axes))
+    return float(sum(prod(a.size for a in axes[:n]) * t.dtype.bytes for t, n in found))
 
 
-def _reached(load: Term) -> float:
-    """How many elements of a buffer a load reads at all of its points."""
+def bytes_read(load: Term) -> float:
+    """How many bytes of a buffer a load reads at all of its points."""
     _, index, shape = load.attr
-    total = 1.0
+    total = float(load.dtype.bytes)
     for expr, size in zip(index, shape, strict=True):
         low, high = expr.range
         total *= max(1, min(size, high - low + 1)) if not expr.data else size
@@ -143,88 +139,126 @@ class _Work:
     seen: set[tuple] = field(default_factory=set)  # what is near already
 
 
-class _Counter(Walker):
-    """Counts instructions instead of emitting them."""
+@dataclass
+class _Parts:
+    """What a term is made of, by where it stands: work of equal axes and width is one entry."""
+
+    prices: dict[tuple[Around, frozenset[Axis], int], float] = field(default_factory=dict)
+    loads: list[tuple[Around, Term]] = field(default_factory=list)
+    folds: list[tuple[Around, Term]] = field(default_factory=list)  # inner ones before outer ones
+
+
+@lru_cache(4096)
+def _parts(root: Term) -> _Parts:
+    found, together = _Parts(), joint(root)
+    for around, x in dict.fromkeys(
+        (tuple(together[f][0] for f in around), x) for around, x in standing(root)
+    ):
+        if x.op == "load":
+            found.loads.append((around, x))
+        elif x.op in FOLDS:
+            found.folds.append((around, x))
+        else:
+            price = INSTRUCTIONS[x.op]
+            if x.op == "mod" and x.args[1].op == "const":
+                price = 4.0
+            key = (around, x.axes, max(8, x.dtype.bits))
+            price *= 4.0 if x.dtype.name == "bfloat16" else 1.0
+            found.prices[key] = found.prices.get(key, 0.0) + price
+    return found
+
+
+class _Counter:
+    """Counts what the loops of one schedule do."""
 
     def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target, work: _Work):
-        super().__init__(schedule, axes)
-        self.target, self.work = target, work
+        self.schedule, self.axes, self.target, self.work = schedule, axes, target, work
         self.outer: tuple[Axis, ...] = ()
         self.programs = 1.0
+        self.levels: dict[Around, Level] = {}
 
     def run(self, term: Term, trips: float) -> None:
         """Add what `trips` programs do."""
         self.programs = trips
-        with deep_recursion():
-            self._run(term, trips)
-
-    def _run(self, term: Term, trips: float) -> None:
         self.outer = tuple(sorted(term.axes - set(self.axes)))
         last = top_level(self.schedule, self.axes, self.outer)
         last.data["trips"] = trips
         for name in self.schedule.order:
             axis = next(a for a in self.axes if a.name == name)
-            trips *= -(-self.schedule.block(axis) // self.schedule.tile(axis))
             tile = self.schedule.tile(axis)
+            trips *= -(-self.schedule.block(axis) // tile)
             last = last.inner(axis, tile, tile_step(self.schedule, axis))
             last.data["trips"] = trips
             self.work.instructions += trips * LOOP
-        self.value(term, last)
+        self.levels[()] = last
+        parts = _parts(term)
+        for (around, axes, bits), price in parts.prices.items():
+            level = self._level(around).home(axes)
+            self._count(level, self._vectors(bits, axes, level) * price)
+        for around, load in parts.loads:
+            self._load(load, self._level(around).home(load.axes))
+        together = joint(term)
+        for around, fold in parts.folds:
+            self._reduce(fold, together[fold], around)
         wide = [a for a in self.axes if self.schedule.tile(a) > 1]
         rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
         store = INSTRUCTIONS["add"] if rows else SCALAR_LOAD * self.schedule.lanes
-        self.work.instructions += trips * self._vectors(term, frozenset(self.axes), last) * store
+        for result, _ in terms.outcomes(term, len(self.axes)):
+            vectors = self._vectors(max(8, result.dtype.bits), frozenset(self.axes), last)
+            self.work.instructions += trips * vectors * store
 
-    def _vectors(self, term: Term, axes: frozenset[Axis], level: Level) -> float:
+    def _level(self, around: Around) -> Level:
+        """The innermost of the loops over the axes of these reductions."""
+        if around not in self.levels:
+            fold = around[-1]
+            home = self._level(around[:-1]).home(fold.axes)
+            tile = reduction_tile(fold, home, self.schedule)
+            inner = self.levels[around] = home.inner(fold.attr, tile, tile)
+            inner.data["trips"] = home.data["trips"] * -(-fold.attr.size // tile)
+            inner.data["registers"] = 1.0
+        return self.levels[around]
+
+    def _vectors(self, bits: int, axes: frozenset[Axis], level: Level) -> float:
         """How many vector registers a tile value of these axes fills."""
         shape = level.shape(axes)
         if not shape:
             return 1.0
-        lanes = self.target.lanes(max(8, term.dtype.bits))
+        lanes = self.target.lanes(bits)
         return prod(level.tiles[a] for a in shape[:-1]) * -(-level.tiles[shape[-1]] // lanes)
-
-    def node(self, term: Term, args: dict[Term, Any], level: Level) -> None:
-        if term.op == "load":
-            self._load(term, level)
-            return
-        price = INSTRUCTIONS[term.op]
-        if term.op == "mod" and term.args[1].op == "const":
-            price = 4.0
-        price *= 4.0 if term.dtype.name == "bfloat16" else 1.0
-        self._count(level, self._vectors(term, term.axes, level) * price)
 
     def _count(self, level: Level, instructions: float) -> None:
         self.work.instructions += level.data["trips"] * instructions
 
     def _load(self, term: Term, level: Level) -> None:
-        _, index, shape = term.attr
-        key = (term.attr[0], index)
-        spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
-        span = prod(spans) * term.dtype.bytes
-        name = term.attr[0]
+        name, index, shape = term.attr
         if not name.startswith("%"):  # no local buffer
-            if name in self.work.touched and span > self.target.near:  # it has not stayed
-                self.work.again += span * self.programs
-            elif key not in self.work.seen:
-                self.work.fetched += span * self.programs
-            self.work.seen.add(key)
-            bytes_ = _reached(term) * term.dtype.bytes
-            self.work.touched[name] = max(self.work.touched.get(name, 0.0), bytes_)
+            self._fetch(term)
         wide = level.shape(term.axes)
         if not wide:
-            price = BROADCAST_LOAD
-        else:
-            rows = prod(level.tiles[a] for a in wide[:-1])
-            last = wide[-1]
-            ok = level.contiguous(index, last)
-            price = rows * (
-                VECTOR_LOAD * -(-level.tiles[last] // self.target.lanes(max(8, term.dtype.bits)))
-                if ok
-                else SCALAR_LOAD * level.tiles[last]
-            )
-            if not ok and index and level.tiles[last] * shape[-1] > 4096:
-                price *= 2.0  # each element in a cache line, often a page, of its own
-        self._count(level, price)
+            self._count(level, BROADCAST_LOAD)
+            return
+        rows = prod(level.tiles[a] for a in wide[:-1])
+        length = level.tiles[wide[-1]]
+        if level.contiguous(index, wide[-1]):
+            vectors = self._vectors(max(8, term.dtype.bits), term.axes, level)
+            self._count(level, vectors * VECTOR_LOAD)
+            if "registers" in level.data:  # what the loads of a loop take
+                level.data["registers"] += vectors
+        else:  # each element in a cache line, often a page, of its own
+            far = 2.0 if index and length * shape[-1] > 4096 else 1.0
+            self._count(level, rows * SCALAR_LOAD * length * far)
+
+    def _fetch(self, term: Term) -> None:
+        """Note what a load reads from memory."""
+        name, index, shape = term.attr
+        spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
+        span = prod(spans) * term.dtype.bytes
+        if name in self.work.touched and span > self.target.near:  # it has not stayed
+            self.work.again += span * self.programs
+        elif (name, index) not in self.work.seen:
+            self.work.fetched += span * self.programs
+        self.work.seen.add((name, index))
+        self.work.touched[name] = max(self.work.touched.get(name, 0.0), bytes_read(term))
 
     def _span(self, expr: Expr, size: int) -> int:
         """How many places along a buffer's dimension one program reads."""
@@ -246,29 +280,19 @@ class _Counter(Walker):
             return 1
         return self.schedule.block(axis) if axis in self.axes else axis.size
 
-    def reduce(self, term: Term, level: Level) -> None:
-        axis: Axis = term.attr
-        tile = self.reduction_tile(term, level)
-        inner = level.inner(axis, tile, tile)
-        inner.data["trips"] = level.data["trips"] * -(-axis.size // tile)
+    def _reduce(self, term: Term, group: Around, around: Around) -> None:
+        inner, level = self._level((*around, group[0])), self._level(around).home(term.axes)
         body = term.args[0]
-        self.value(body, inner)
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
-        around = body.axes | {axis}
-        vectors = self._vectors(term, around, inner)
-        self._count(inner, vectors * price + LOOP)
-        needed = vectors + self._operand_registers(inner)
-        if needed > self.target.registers and not self.target.is_gpu:
-            self._count(inner, (needed - self.target.registers) * SPILL)
-        if tile > 1:
-            self._count(level, self._vectors(term, term.axes, level) * 8)
-
-    def _operand_registers(self, level: Level) -> float:
-        """Registers that the vectors loaded in a loop take beside its accumulators."""
-        total = 1.0
-        for term in level.memo:
-            wide = level.shape(term.axes)
-            if term.op == "load" and wide and level.contiguous(term.attr[1], wide[-1]):
-                total += self._vectors(term, term.axes, level)
-        return total
+        bits = max(8, term.dtype.bits)
+        vectors = self._vectors(bits, body.axes | {term.attr}, inner)
+        self._count(inner, vectors * price)
+        if inner.tiles[term.attr] > 1:
+            self._count(level, self._vectors(bits, term.axes, level) * 8)
+        inner.data["registers"] += vectors
+        if term is group[-1]:  # all that share the loop
+            self._count(inner, LOOP)
+            excess = inner.data["registers"] - self.target.registers
+            if excess > 0 and not self.target.is_gpu:
+                self._count(inner, excess * SPILL)

@@ -45,6 +45,12 @@ class ENode:
     template: Term | None
     attr: object = None
 
+    @property
+    def loaded(self) -> str | None:
+        """The buffer that it loads an element of."""
+        is_load = self.template is not None and self.template.op == "load"
+        return self.template.attr[0] if is_load else None
+
     def build(self, children: Sequence[Term]) -> Term:
         """The term, given terms of the children's classes."""
         if self.template is not None and self.op in ("leaf", "at", "const"):
@@ -59,7 +65,7 @@ class ENode:
             return terms.reduction("sum", self.attr, terms.apply("mul", *children))
         if self.op in terms.ROLLING:
             assert isinstance(self.attr, Axis)
-            if self.op == "roll" and len(children) == 1:
+            if self.op in ("roll", "part") and len(children) == 1:
                 children = [*children, terms.constant(1, children[0].dtype)]
             return terms.rolling(self.op, self.attr, *children)
         if self.op == "select":
@@ -72,10 +78,11 @@ class ENode:
 
 @dataclass
 class Saturated:
-    """The classes of a saturated e-graph, and what the rules did."""
+    """The classes of a saturated e-graph, the e-graph itself, and what the rules did."""
 
     classes: dict[str, list[ENode]]
     class_of: dict[Term, str]
+    graph: eg.EGraph
     report: dict = field(default_factory=dict)
 
     def follow(
@@ -151,40 +158,37 @@ def saturate(
     order = terms.postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}
     graph = eg.EGraph()
-    facts = [fact for t in order for fact in _facts(t, number)]
+    graph.run(rules.declarations())
+    known = [fact for t in order for fact in _facts(t, number)]
+    known += _limits()
     axes = {t.attr for t in order if t.op in terms.FOLDS}
     axes.update(a for split in splits for a in split)
-    for name in ("float16", "bfloat16", "float32", "float64"):
-        of = ml_dtypes.finfo(DTYPES[name].numpy)
-        limits = {"rounding": of.eps * 0.501, "smallest": of.smallest_normal, "largest": of.max}
-        facts += [eg.set_(rules.limit(k, name)).to(eg.f64(float(v))) for k, v in limits.items()]
-    facts += [eg.set_(rules.size(_axis(a))).to(eg.f64(float(a.size))) for a in sorted(axes)]
-    facts += [
-        eg.union(rules.Node.named(number[x])).with_(rules.Node.named(number[y])) for x, y in equal
-    ]
-    facts += [
-        eg.union(rules.cut(rules.Node.named(number[whole]), _axis(axis))).with_(
-            rules.Node.named(number[part])
-        )
+    known += [f"(set (size {_axis(a)}) {float(a.size)})" for a in sorted(axes)]
+    known += [f"(union (named {number[x]}) (named {number[y]}))" for x, y in equal]
+    known += [
+        f"(union (cut (named {number[whole]}) {_axis(axis)}) (named {number[part]}))"
         for whole, axis, part in parts
     ]
-    facts += [rules.splits(*map(_axis, split)) for split in splits]
-    facts += [
-        rules.early(rules.Node.named(number[t]))
+    known += [
+        f"(early (named {number[t]}))"
         for t in order
         if t.op == "const" or (t.op == "load" and t.attr[0] in early)
     ]
-    graph.register(*facts)
+    for split in splits:
+        graph.register(rules.splits(*(rules.Axis(_name(a)) for a in split)))
+    for pair in dict.fromkeys(swap for t in order for swap in terms.swaps(t)):
+        graph.register(rules.swaps(*(rules.Axis(_name(a)) for a in pair)))
+    parsed = [c for line in known for c in graph._egraph.parse_program(line)]  # each keeps its text
+    graph._run_program(*parsed)
 
     def read() -> Saturated:
         classes, named = _read(graph, order)
-        return Saturated(classes, {t: named[i] for i, t in enumerate(order)})
+        return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
 
     tables = rules.rulesets(precision, frozenset(without))
     work = {name: Work() for name in tables}
-    iterations, stopped = _run(
-        graph, tables, work, budget, started, watch and partial(watch, read=read)
-    )
+    told = watch and partial(watch, read=read)
+    iterations, stopped = _run(graph, tables, work, budget, started, told)
     found = read()
     found.report = {
         "terms": len(order),
@@ -254,45 +258,52 @@ _JOINED = (
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def _axis(axis: Axis) -> rules.Axis:
-    return rules.Axis(f"{axis.name}:{axis.size}")
+def _name(axis: Axis) -> str:
+    return f"{axis.name}:{axis.size}"
 
 
-def _facts(t: Term, number: dict[Term, int]) -> list:
+def _axis(axis: Axis) -> str:
+    return f'(axis "{_name(axis)}")'
+
+
+def _limits() -> list[str]:
+    found = []
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        of = ml_dtypes.finfo(DTYPES[name].numpy)
+        limits = {"rounding": of.eps * 0.501, "smallest": of.smallest_normal, "largest": of.max}
+        found += [f'(set (limit "{k}" "{name}") {float(v)!r})' for k, v in limits.items()]
+    return found
+
+
+def _facts(t: Term, number: dict[Term, int]) -> list[str]:
     """How a term enters the e-graph: its node, and what is known of it."""
-    named = rules.Node.named(number[t])
-    facts: list = [eg.union(named).with_(_encode(t, number))]
+    named = f"(named {number[t]})"
+    facts = [f"(union {named} {_encode(t, number)})"]
     if not t.args:  # what other terms depend on follows by the analysis
-        axes = [_axis(a) for a in sorted(t.axes)]
-        known = eg.Set(*axes) if axes else eg.Set[rules.Axis].empty()
-        facts.append(eg.set_(rules.free(named)).to(known))
+        axes = " ".join(map(_axis, sorted(t.axes)))
+        facts.append(f"(set (free {named}) ({'set-of' if axes else 'set-empty'} {axes}))")
     if t.dtype.kind in ("int", "uint"):
-        facts.append(rules.integer(named))
+        facts.append(f"(integer {named})")
     return facts
 
 
-def _encode(t: Term, number: dict[Term, int]) -> rules.Node:
-    children = [rules.Node.named(number[c]) for c in t.children]
+def _encode(t: Term, number: dict[Term, int]) -> str:
+    children = " ".join(f"(named {number[c]})" for c in t.children)
     if t.op in ("load", "index", "nonneg", "table"):
-        key = str(number[t])
-        return rules.Node.at(key, eg.Vec(*children)) if children else rules.Node.leaf(key)
+        return f'(at "{number[t]}" (vec-of {children}))' if children else f'(leaf "{number[t]}")'
     if t.op == "const":
         negative_zero = t.value == 0 and t.attr.startswith("-")  # egglog's 0.0 is -0.0
         if t.dtype.is_float and abs(t.value) < float("inf") and not negative_zero:
-            return rules.Node.real(t.dtype.name, t.value)
-        return rules.Node.const(str(number[t]))
-    args = [rules.Node.named(number[a]) for a in t.args]
-    if t.op in ("add", "mul"):
-        return args[0] + args[1] if t.op == "add" else args[0] * args[1]
+            return f'(real "{t.dtype.name}" {t.value!r})'
+        return f'(const "{number[t]}")'
+    args = " ".join(f"(named {number[a]})" for a in t.args)
     if t.op in terms.FOLDS:
         name = {"sum": "sum_over", "max": "max_over"}.get(t.op, t.op)
-        return getattr(rules, name)(_axis(t.attr), *args)
-    if t.op == "select":
-        return rules.select(*args)
-    if t.op in BINARY:
-        return rules.apply2(t.op, *args)
+        return f"({name} {_axis(t.attr)} {args})"
+    if t.op in ("add", "mul", "select"):
+        return f"({ {'add': 'sum_of', 'mul': 'product_of'}.get(t.op, t.op) } {args})"
     name = f"{t.op}:{t.dtype.name}" if t.op in ("cast", "bitcast") else t.op
-    return rules.apply1(name, args[0])
+    return f'(apply{len(t.args)} "{name}" {args})'
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -305,6 +316,8 @@ _OPS = {
     "contract": "contract",
     "roll": "roll",
     "roll_one": "roll",
+    "part": "part",
+    "part_one": "part",
     "spread": "spread",
     "tilt": "tilt",
     "scatter": "scatter",

@@ -9,18 +9,17 @@ the same result in every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import compress, product
 from math import prod
 from typing import TypeVar
 
-from ..dialect import DType
 from ..dialect.errors import CompileError
 from . import cost, terms
+from .buffers import Candidate
 from .cost import INSTRUCTIONS
-from .decompose import axis_order
 from .egraph import ENode, Saturated, Split
 from .index import Axis, Quotient, of_axis
 from .placement import contiguous_along, deep_recursion
@@ -28,22 +27,9 @@ from .schedule import Schedule
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
 
-INFINITE = float("inf")
+WORTH = 1.5  # ways to run a kernel that seem so many times slower are not looked at
 EXACT = 7  # so many values that may be buffers or not: all sets are looked at
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A value that may be a buffer: its name and axes, the class of the e-graph that computes it,
-    and the values that read it."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    where: str
-    dtype: DType
-    users: tuple[str, ...] = ()
-    folds: bool = False  # a reduction is the last thing that is done
-    free: bool = False  # computed from weights alone, before any call
+REFINED = 12  # of more, so many of the sets that seem best are priced with all their schedules
 
 
 def splittable(roots: Sequence[Term], target: Target) -> list[Split]:
@@ -89,56 +75,12 @@ def _split(axis: Axis, size: int) -> Split:
     return axis, Axis(axis.name, axis.size // size), inner
 
 
-def derived_candidates(
-    graph: Saturated, values: dict[str, Candidate], free: frozenset[str], largest: int
-) -> dict[str, Candidate]:
-    """The values, and the reductions that only the e-graph knows, each before those that need it.
-
-    A class with a reduction and no load of a buffer gets a buffer over its axes, and its load.
-    """
-    axes, dtypes = graph.axes(), graph.dtypes()
-    early = graph.follow(False, lambda n, below: _is_early(n, below, free), lambda a, b: a or b)
-    found: dict[str, Candidate] = {}
-    seen: set[str] = set()
-
-    def visit(where: str) -> None:
-        if where in seen:
-            return
-        seen.add(where)
-        for node in graph.classes[where]:
-            for child in node.children:
-                visit(child)
-        loaded = any(
-            n.template is not None and n.template.op == "load" for n in graph.classes[where]
-        )
-        kinds = [n for n in graph.classes[where] if n.op in BINDERS]
-        over = axes[where]
-        if loaded or not kinds or not over or prod(a.size for a in over) > largest:
-            return
-        name, order = f"w{len(found)}", axis_order(over)
-        dtype = dtypes[where]
-        assert dtype is not None
-        found[name] = Candidate(name, order, where, dtype, free=early[where], folds=True)
-        place, shape = tuple(map(of_axis, order)), tuple(a.size for a in order)
-        graph.classes[where].append(ENode("leaf", (), terms.load(name, place, shape, dtype)))
-
-    with deep_recursion():
-        for name, value in values.items():
-            visit(value.where)
-            found[name] = value
-    return found
-
-
-def _is_early(node: ENode, below: list[bool], free: frozenset[str]) -> bool:
-    """Whether a node is computed from weights alone."""
-    if node.template is not None and node.template.op == "load":
-        return node.template.attr[0] in free and all(below)
-    return all(below)
-
-
 @dataclass(frozen=True)
 class Chosen:
-    """One kernel: it stores `term` at every point of `axes` into the buffer `name`."""
+    """One kernel: it stores `term` at every point of `axes` into the buffer `name`.
+
+    Or, of several that run as one, each result over the first of the axes.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -146,39 +88,37 @@ class Chosen:
     schedule: Schedule
     seconds: float
     free: bool
+    parts: tuple[Chosen, ...] = ()  # the kernels of the results, if there are several
+
+    @property
+    def names(self) -> list[str]:
+        """The buffers that it stores."""
+        return [part.name for part in self.parts] or [self.name]
 
     @cached_property
     def reads(self) -> list[str]:
         """The buffers that it loads, in order of first use."""
-        return _loaded(self.term)
+        return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
 
 
 @dataclass(frozen=True)
-class _Terms:
-    """Terms that compute a value over `axes`, and seconds that each does not fall below."""
+class _Guess:
+    """What a kernel may cost, before its terms and schedules are looked at."""
 
-    terms: tuple[Term, ...]
+    names: list[str]
+    key: tuple[tuple[str, int], ...]  # each value, and the buffers that it may load
     axes: tuple[Axis, ...]
-    bounds: tuple[float, ...]
+    seconds: float
+    reads: list[str]
+    costs: dict[str, float]  # instructions, by class
+    loads: int
+    stored: float  # bytes
+    folds: frozenset[Axis]
+    rows: frozenset[Axis]  # of the scores of rolling sums
     free: bool
-    key: tuple[str, int]
-
-    @property
-    def seconds(self) -> float:
-        return self.bounds[0]
-
-    @cached_property
-    def reads(self) -> list[str]:
-        """The buffers that the most promising one loads."""
-        return _loaded(self.terms[0])
 
 
-def _loaded(term: Term) -> list[str]:
-    """The buffers that a term loads, in order of first use."""
-    return list(dict.fromkeys(t.attr[0] for t in postorder([term]) if t.op == "load"))
-
-
-K = TypeVar("K", bound=Chosen | _Terms)
+K = TypeVar("K", Chosen, _Guess)
 
 
 @dataclass
@@ -189,7 +129,7 @@ class Extractor:
     candidates: dict[str, Candidate]
     outputs: Sequence[str]
     target: Target
-    inputs: frozenset[str]
+    inputs: Sequence[str]
     strict: bool = False
     count: int = 1  # how many sets of kernels are wanted
     budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
@@ -197,29 +137,40 @@ class Extractor:
     looked: int = 0
     stopped: str = "no neighbour is better"
     best: list[tuple[float, list[Chosen]]] = field(default_factory=list)
-    _choices: dict[tuple[str, int], _Terms] = field(default_factory=dict)
+    _guessed: dict[tuple, tuple[float, set[str]]] = field(default_factory=dict)  # by the kernels
+    _guesses: dict[tuple[str, int], _Guess] = field(default_factory=dict)
     _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
+    _seen: dict[tuple[str, int], int] = field(default_factory=dict)
     _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bit = {name: 1 << n for n, name in enumerate(self.candidates)}
-        loads = {
-            where: [n.template.attr[0] for n in nodes if n.template and n.template.op == "load"]
-            for where, nodes in self.graph.classes.items()
-        }
-        self.loads = {w: sum(self.bit.get(x, 0) for x in set(names)) for w, names in loads.items()}
-        self._given = {w: bool(self.inputs.intersection(names)) for w, names in loads.items()}
-        self._rolls = self.graph.follow(
+        self.bit = {name: 1 << n for n, name in enumerate([*self.inputs, *self.candidates])}
+        self.given = (1 << len(self.inputs)) - 1
+        self.bytes = dict.fromkeys(self.bit, 0.0)
+        self.loads = dict.fromkeys(self.graph.classes, 0)
+        for where, nodes in self.graph.classes.items():
+            for node in nodes:
+                if node.loaded is not None and node.template is not None:
+                    self.loads[where] |= self.bit[node.loaded]
+                    size = cost.bytes_read(node.template)
+                    self.bytes[node.loaded] = max(self.bytes[node.loaded], size)
+        self.rolls = self.graph.follow(
             False, lambda n, below: n.op in ROLLING or any(below), lambda a, b: a or b
         )
-        self.reaches = self.graph.follow(0, self._reach, int.__or__)  # loads, however deep below
-        free = {name: bit for name, bit in self.bit.items() if self.candidates[name].free}
+        self.reaches = self.graph.follow(  # loads, however deep below
+            0,
+            lambda n, below: reduce(int.__or__, below, self.bit.get(n.loaded or "", 0)),
+            int.__or__,
+        )
+        self.axes = {where: axes or frozenset() for where, axes in self.graph.axes().items()}
+        free = {name: self.bit[name] for name, value in self.candidates.items() if value.free}
         self.free = sum(free.values())
         self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
 
-    def _reach(self, node: ENode, below: list[int]) -> int:
-        own = node.template.attr[0] if node.template and node.template.op == "load" else None
-        return reduce(int.__or__, below, self.bit.get(own, 0) if own else 0)
+    def around(self, node: ENode) -> frozenset[Axis]:
+        """The axes of a node's operands, among them its own where it is a reduction."""
+        axes = node.template.axes if node.template is not None else frozenset()
+        return axes.union(*(self.axes[child] for child in node.children))
 
     def run(self) -> list[list[Chosen]]:
         """The best sets of kernels that were found, the best first; producers before consumers."""
@@ -230,40 +181,41 @@ class Extractor:
             if len(choice) <= EXACT:
                 self.stopped = "all sets were looked at"
                 for kept in product((True, False), repeat=len(choice)):
-                    self._consider(fixed.union(compress(choice, kept)))
+                    self._guess_total(fixed.union(compress(choice, kept)))
             else:
                 self._local_search(fixed)
+            guesses = sorted(self._guessed.values(), key=lambda pair: pair[0])
+            for _, kept in guesses[: REFINED + self.count]:
+                self._consider(kept)
         return [kernels for _, kernels in self.best]
 
     def _local_search(self, fixed: set[str]) -> None:
         kept = fixed | {c.name for c in self.candidates.values() if c.folds and c.users}
-        self._consider(kept)
+        seconds = self._guess_total(kept)
         improved = True
         while improved:
             improved = False
             for move in self._moves(kept, fixed):
-                if self._consider(move):
-                    kept, improved = move, True
+                new = self._guess_total(move)
+                if new < seconds * (1 - 1e-6):
+                    kept, seconds, improved = move, new, True
                 if self.looked > self.budget:
                     self.stopped = f"budget of {self.budget} kernels"
                     return
 
-    def _consider(self, kept: set[str]) -> bool:
-        """Price a set and remember it, if it is among the best; whether it is the very best."""
-        full = len(self.best) == self.count
-        limit = self.best[-1][0] * (1 - 1e-6) if full else INFINITE
-        seconds = self._total(kept, limit)
-        if seconds >= limit:
-            return False
-        kernels = self._kernels_of(kept)
+    def _consider(self, kept: set[str]) -> None:
+        """Price a set and remember it, if it is among the best."""
+        kernels = _merged(self._needed(kept, self._kernel), self._as_one)
+        seconds = sum(kernel.seconds for kernel in kernels if not kernel.free)
         if all(kernels != other for _, other in self.best):
             self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])
             del self.best[self.count :]
-        return self.best[0][1] == kernels
 
     def _moves(self, kept: set[str], fixed: set[str]) -> Iterable[set[str]]:
-        """Sets near `kept`: each value is moved to one that reads it, dropped, or added; and the
-        values between two are dropped at once."""
+        """Sets near `kept`: each value is moved to one that reads it, dropped, or added; the values
+        between two are dropped at once; and what sums over one axis read is added at once."""
+        for names in self._read_together.values():
+            yield kept | names
         for name in self.candidates:
             if name in kept and name not in fixed:
                 after = [n for n in self.candidates if n in self._after[name]]
@@ -279,6 +231,17 @@ class Extractor:
                 yield kept | {name}
 
     @cached_property
+    def _read_together(self) -> dict[object, set[str]]:
+        """The values that rolling sums over an axis are computed from."""
+        named = {value.where: name for name, value in self.candidates.items()}
+        found: dict[object, set[str]] = {}
+        for nodes in self.graph.classes.values():
+            for node in nodes:
+                if node.op in ROLLING and all(child in named for child in node.children):
+                    found.setdefault(node.attr, set()).update(named[c] for c in node.children)
+        return found
+
+    @cached_property
     def _after(self) -> dict[str, set[str]]:
         """The values that depend on each."""
         found: dict[str, set[str]] = {}
@@ -288,20 +251,13 @@ class Extractor:
 
     # --- the cost of a set --------------------------------------------------------------------
 
-    def _total(self, kept: set[str], limit: float = INFINITE) -> float:
-        """The seconds of a set; not exact where they cannot be below the limit."""
+    def _guess_total(self, kept: set[str]) -> float:
+        """About the seconds of a set, without looking at schedules; it is noted for later."""
         self.tried += 1
-        while True:
-            parts = self._needed(kept, self._known)
-            total = sum(p.seconds for p in parts if not p.free)
-            open_ = [p for p in parts if isinstance(p, _Terms) and not p.free]
-            if total >= limit or not open_:
-                return total
-            self._kernel(*max(open_, key=lambda p: p.seconds).key)
-
-    def _known(self, name: str, mask: int) -> Chosen | _Terms:
-        """A kernel, or so long as it has no schedule what is known of it."""
-        return self._kernels.get((name, mask)) or self._terms(name, mask)
+        parts = _merged(self._needed(kept, self._guess), self._guess_as_one)
+        seconds = sum(part.seconds for part in parts)
+        self._guessed.setdefault(tuple(part.key for part in parts), (seconds, kept))
+        return seconds
 
     def _needed(self, kept: set[str], make: Callable[[str, int], K]) -> list[K]:
         """What `make` gives for each kernel that the outputs need, producers before consumers."""
@@ -321,84 +277,174 @@ class Extractor:
             queue.extend(made[name].reads)
         return [made[name] for name in self.candidates if name in made]
 
-    def _kernels_of(self, kept: set[str]) -> list[Chosen]:
-        return self._needed(kept, self._kernel)
-
-    def _kernel(self, name: str, mask: int) -> Chosen:
-        key = (name, mask)
-        if key not in self._kernels:
-            self._kernels[key] = self._best_kernel(name, mask)
-        return self._kernels[key]
-
     def _visible(self, root: str, allowed: int) -> int:
         """The allowed buffers that a term of this class meets; they hide what lies behind them."""
+        allowed &= self.reaches[root]
+        if (root, allowed) in self._seen:
+            return self._seen[root, allowed]
         found, stack, seen = 0, [root], {root}
         while stack:
             where = stack.pop()
             here = self.loads[where] & allowed
             found |= here
-            if here & ~self.free or self._given[where]:
+            if here & ~self.free or self.loads[where] & self.given:
                 continue
             for node in self.graph.classes[where]:
                 for child in node.children:
                     if child not in seen and self.reaches[child] & allowed:
                         seen.add(child)
                         stack.append(child)
+        self._seen[root, allowed] = found
         return found
 
-    def _terms(self, name: str, mask: int) -> _Terms:
-        """The terms that may compute a value, the cheapest for each axis to vectorise along."""
+    def _ways(
+        self, name: str, mask: int, vectors: Sequence[Axis | None]
+    ) -> list[tuple[_Guess, _Cheapest]]:
+        """How a kernel may run, the cheapest first: along which axis it is vectorised, and whether
+        sums roll."""
+        value = self.candidates[name]
+        found = []
+        for context in product([value.axes], vectors, sorted({False, self.rolls[value.where]})):
+            if context not in self._cheapest:
+                self._cheapest[context] = _Cheapest(self, *context)
+            cheapest = self._cheapest[context]
+            costs, loads, nodes = cheapest.total(value.where, mask | self.given)
+            reads = [other for other in self.candidates if self.bit[other] & loads]
+            stored = float(value.points * value.dtype.bytes)
+            folds = frozenset(n.attr for n in nodes if isinstance(n.attr, Axis))
+            scores = [self.axes[n.children[0]] for n in nodes if n.op in ROLLING]
+            rows = frozenset(a for axes in scores for a in axes if a in value.axes)
+            seconds = self._seconds(rows or value.axes, costs, loads, stored)
+            free, key = value.free, ((name, mask),)
+            seconds = 0.0 if free else seconds
+            guess = _Guess(
+                [name],
+                key,
+                value.axes,
+                seconds,
+                reads,
+                costs,
+                loads,
+                stored,
+                folds,
+                rows,
+                value.free,
+            )
+            found.append((guess, cheapest))
+        return sorted(found, key=lambda pair: pair[0].seconds)
+
+    def _seconds(
+        self, axes: Iterable[Axis], costs: Mapping[str, float], loads: int, stored: float
+    ) -> float:
+        busy = min(self.target.units, max(1, prod(a.size for a in axes)))
+        moved = stored + sum(n for name, n in self.bytes.items() if self.bit[name] & loads)
+        computing = sum(costs.values()) / (self.target.rate * busy)
+        reading = max(computing, moved / self.target.bandwidth)
+        return self.target.launch + reading + cost.spilling(stored, self.target)
+
+    def _guess(self, name: str, mask: int) -> _Guess:
         key = (name, mask)
-        if key not in self._choices:
+        if key not in self._guesses:
+            last = [a for a in self.candidates[name].axes if a.size > 1][-1:]
+            self._guesses[key] = self._ways(name, mask, [*last, None])[0][0]
+        return self._guesses[key]
+
+    def _guess_as_one(self, a: _Guess, b: _Guess) -> _Guess | None:
+        axes = max(a.axes, b.axes, key=len)
+        rows = a.rows | b.rows
+        if a.free or b.free or not a.loads & b.loads:
+            return None
+        if a.axes != b.axes and not (rows and a.folds & b.folds):
+            return None
+        costs, loads, stored = dict(a.costs), a.loads | b.loads, a.stored + b.stored
+        for where, n in b.costs.items():
+            costs[where] = max(n, costs.get(where, 0.0))
+        reads = [*a.reads, *(name for name in b.reads if name not in a.reads)]
+        seconds = self._seconds(rows or axes, costs, loads, stored)
+        names, key, folds = a.names + b.names, a.key + b.key, a.folds | b.folds
+        return _Guess(names, key, axes, seconds, reads, costs, loads, stored, folds, rows, False)
+
+    def _kernel(self, name: str, mask: int) -> Chosen:
+        key = (name, mask)
+        if key not in self._kernels:
             value = self.candidates[name]
             axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
             moved = zip(value.axes, axes, strict=True)
             places = {a: of_axis(d) for a, d in moved if a != d}
-            found: dict[Term, None] = {}
-            vectors = [a for a in value.axes if a.size > 1] + [None]
-            for context in product(
-                [value.axes], vectors, sorted({False, self._rolls[value.where]})
-            ):
-                if context not in self._cheapest:
-                    self._cheapest[context] = _Cheapest(self, *context)
-                found[terms.at(self._cheapest[context].term(value.where, mask), places)] = None
-            bounds = [cost.at_least(t, axes, self.target) for t in found]
-            order = sorted(zip(bounds, found, strict=True), key=lambda pair: pair[0])
-            bounds, ordered = zip(*order, strict=True)
-            self._choices[key] = _Terms(ordered, axes, bounds, value.free, key)
-        return self._choices[key]
+            ways = self._ways(name, mask, [a for a in value.axes if a.size > 1] + [None])
+            found = {
+                terms.at(cheapest.term(value.where, mask | self.given), places): None
+                for guess, cheapest in ways
+                if guess.seconds <= ways[0][0].seconds * WORTH
+            }
+            priced = [cost.cheapest(term, axes, self.target, self.strict) for term in found]
+            (seconds, schedule), term = min(zip(priced, found, strict=True), key=lambda p: p[0][0])
+            self._kernels[key] = Chosen(name, axes, term, schedule, seconds, value.free)
+        return self._kernels[key]
 
-    def _best_kernel(self, name: str, mask: int) -> Chosen:
-        choices = self._terms(name, mask)
-        axes = choices.axes
-        best: Chosen | None = None
-        for term, least in zip(choices.terms, choices.bounds, strict=True):
-            if best is None or least < best.seconds:
-                seconds, schedule = cost.cheapest(term, axes, self.target, self.strict)
-                if best is None or seconds < best.seconds:
-                    best = Chosen(name, axes, term, schedule, seconds, choices.free)
-        assert best is not None
-        return best
+    def _as_one(self, a: Chosen, b: Chosen) -> Chosen | None:
+        axes = max(a.axes, b.axes, key=len)
+        if a.free or b.free or not set(a.reads) & set(b.reads):
+            return None
+        if any(kernel.axes != axes[: len(kernel.axes)] for kernel in (a, b)):
+            return None
+        parts = (*(a.parts or (a,)), *(b.parts or (b,)))
+        term = terms.results([(part.term, len(part.axes)) for part in parts])
+        seconds, schedule = cost.cheapest(term, axes, self.target, self.strict)
+        if seconds >= a.seconds + b.seconds:
+            return None
+        return Chosen(a.name, axes, term, schedule, seconds, False, parts)
+
+
+def _merged(kernels: Sequence[K], as_one: Callable[[K, K], K | None]) -> list[K]:
+    """The kernels, those that share what they read as one where `as_one` gives one.
+
+    A kernel goes to the place of an earlier one, if all that it reads is there by then.
+    """
+    found: list[K] = []
+    made = {name for kernel in kernels for name in kernel.names}
+    for kernel in kernels:
+        late = made.intersection(kernel.reads)
+        for n, other in enumerate(found):
+            both = None if late else as_one(other, kernel)
+            if both is not None:
+                found[n] = both
+                break
+            late.difference_update(other.names)
+        else:
+            found.append(kernel)
+    return found
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """A node with what it costs itself, the buffer that it loads (a bit), and how often each of its
+    operands is computed for it."""
+
+    own: float
+    node: ENode
+    buffer: int
+    again: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class _Way:
-    """The best way found to compute a class: its cost, its node, and the axes it depends on."""
+    """The best way found to compute a class, and its cost as a tree."""
 
     cost: float
-    node: ENode | None
-    axes: frozenset[Axis]
+    priced: _Priced
 
 
-IMPOSSIBLE = _Way(INFINITE, None, frozenset())
-BINDERS = (*FOLDS, "contract")
+LAST_RESORT = 1e30
+BLOCK = 64  # rows that share a loop which runs rolling sums
 
 
 class _Cheapest:
     """The cheapest term of a class for one kernel, by dynamic programming over the e-graph.
 
     A node counts once for each point of its axes (a whole vector of points at a time if it depends
-    on the vector axis), and inside a reduction once more for each tile of the axes it lacks.
+    on the vector axis). What depends on the axis of a reduction around it stands in its loop, and
+    counts once more for each tile of the axes that it lacks and what reads it has.
     """
 
     def __init__(
@@ -406,12 +452,11 @@ class _Cheapest:
     ):
         self.extractor = extractor
         self.rolls = rolls  # whether a sum is a rolling one where it can be
-        self.graph = extractor.graph
         self.target = extractor.target
-        self.inputs = extractor.inputs
         self.axes = axes
         self.vector = vector
-        self.memo: dict[tuple[str, int], _Way] = {}
+        self.prices: dict[str, list[_Priced]] = {}
+        self.memo: dict[tuple[str, int], _Way | None] = {}
         self.built: dict[tuple[str, int], Term] = {}
         self.open: dict[tuple[str, int], int] = {}  # what is being looked at, and how deep
         self.cycle = 1 << 30  # the least depth that a cycle led back to
@@ -420,30 +465,57 @@ class _Cheapest:
         """The cheapest term of a class that loads no buffers but the allowed ones."""
         key = (root, allowed & self.extractor.reaches[root])
         if key not in self.built:
-            node = self._best(root, allowed).node
-            if node is None:
-                raise CompileError("the e-graph offers no way to compute a value")
+            node = self._found(root, allowed).priced.node
             self.built[key] = node.build([self.term(child, allowed) for child in node.children])
         return self.built[key]
 
-    def _best(self, where: str, allowed: int) -> _Way:
+    def total(self, root: str, allowed: int) -> tuple[dict[str, float], int, list[ENode]]:
+        """What each part of that term costs, the buffers that it loads, and its nodes."""
+        times: dict[str, float] = {}
+        costs: dict[str, float] = {}
+        stack, loads, nodes = [(root, 1.0)], 0, []
+        while stack:
+            where, often = stack.pop()
+            before = times.get(where, 0.0)
+            if often > before:
+                found = self._found(where, allowed).priced
+                times[where] = often
+                costs[where] = found.own * often
+                loads |= found.buffer
+                nodes.append(found.node)
+                children = zip(found.node.children, found.again, strict=True)
+                stack += [(c, often * n) for c, n in children]
+        return costs, loads, nodes
+
+    def _found(self, where: str, allowed: int) -> _Way:
+        way = self._best(where, allowed)
+        if way is None:
+            raise CompileError("the e-graph offers no way to compute a value")
+        return way
+
+    def _best(self, where: str, allowed: int) -> _Way | None:
         key = (where, allowed & self.extractor.reaches[where])
         if key in self.memo:
             return self.memo[key]
         if key in self.open:
             self.cycle = min(self.cycle, self.open[key])
-            return IMPOSSIBLE
+            return None
         depth = self.open[key] = len(self.open)
         above, self.cycle = self.cycle, 1 << 30
-        best = IMPOSSIBLE
-        nodes = self.graph.classes[where]
-        if self.extractor.loads[where] & allowed & ~self.extractor.free:  # read what is in a buffer
-            nodes = [n for n in nodes if n.template is not None and n.template.op == "load"]
-        rolling = [n for n in nodes if n.op in ROLLING] if self.rolls else []
-        for node in rolling or nodes:
-            way = self._price(node, allowed)
-            if way.cost < best.cost:
-                best = way
+        best: _Way | None = None
+        held = self.extractor.loads[where] & allowed & ~self.extractor.free  # read it, if it is
+        for priced in self._priced(where):
+            if priced.buffer & ~allowed or (held and not priced.buffer):
+                continue
+            total = priced.own
+            for child, often in zip(priced.node.children, priced.again, strict=True):
+                way = self._best(child, allowed)
+                if way is None:
+                    break
+                total += way.cost * often
+            else:
+                if best is None or total < best.cost:
+                    best = _Way(total, priced)
         del self.open[key]
         if self.cycle >= depth:  # what was left out for a cycle through others is not remembered
             self.memo[key] = best
@@ -452,31 +524,44 @@ class _Cheapest:
             self.cycle = min(self.cycle, above)
         return best
 
-    def _price(self, node: ENode, allowed: int) -> _Way:
-        if node.template is not None and node.template.op == "load":
-            name = node.template.attr[0]
-            if name not in self.inputs and not allowed & self.extractor.bit.get(name, 0):
-                return IMPOSSIBLE
-        total = 0.0
-        axes = node.template.axes if node.template is not None else frozenset()
-        for child in node.children:
-            way = self._best(child, allowed)
-            if way.node is None:
-                return IMPOSSIBLE
-            total += way.cost
-            axes |= way.axes
-        outside = axes - {node.attr} if node.op in BINDERS else axes
-        return _Way(total + self._own_price(node, axes, allowed), node, outside)
+    def _priced(self, where: str) -> list[_Priced]:
+        """The nodes of a class with what each costs."""
+        if where not in self.prices:
+            nodes = self.extractor.graph.classes[where]
+            if self.rolls and any(n.op in ROLLING for n in nodes):
+                nodes = [n for n in nodes if n.op in ROLLING or n.loaded is not None]
+            self.prices[where] = [self._price(n, where) for n in nodes]
+        return self.prices[where]
 
-    def _own_price(self, node: ENode, axes: frozenset[Axis], allowed: int) -> float:
-        """What the node itself costs; for a reduction `axes` holds its own axis too."""
+    def _price(self, node: ENode, where: str) -> _Priced:
+        around = self.extractor.around(node)
+        own = self._own_price(node, around)
+        if not around - {node.attr} <= self.extractor.axes[where]:
+            own = LAST_RESORT  # it has axes that its value does not depend on
+        below = [self.extractor.axes[child] for child in node.children]
+        if node.op in ROLLING:  # for each block of its rows a loop of its own
+            again = [prod(max(1.0, a.size / BLOCK) for a in below[0] - axes) for axes in below]
+        else:
+            again = [self._again(around, axes) for axes in below]
+        return _Priced(own, node, self.extractor.bit.get(node.loaded or "", 0), tuple(again))
+
+    def _again(self, around: frozenset[Axis], axes: frozenset[Axis]) -> float:
+        """How often an operand with these axes is computed where it is read."""
+        if not any(a.name.startswith("r") for a in axes):
+            return 1.0  # before the loops
+        return prod(max(1.0, a.size / self._tile(a)) for a in around - axes)
+
+    def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
         if node.op == "contract":
             return self._times(axes) * 1.2
         if node.op in ROLLING:
             if node.op == "scatter":
-                axes = axes - self._best(node.children[2], allowed).axes
-            inside = {"roll": INSTRUCTIONS["exp2"]}.get(node.op, 2.0)
-            return self._times(axes) * (1.2 + inside)
+                axes = axes - self.extractor.axes[node.children[2]]
+            inside = INSTRUCTIONS["exp2"] if node.op in ("roll", "part") else 2.0
+            return (
+                self._times(axes) * 1.2
+                + self._times(self.extractor.axes[node.children[0]]) * inside
+            )
         term = node.template
         if term is None or term.op != "load":
             op = term.op if term is not None else node.op
@@ -498,15 +583,11 @@ class _Cheapest:
         points = float(prod(a.size for a in axes))
         if self._vector_axis(axes) is not None:
             points /= self.target.lanes(32)
-        if any(a.name.startswith("r") for a in axes):
-            for a in self.axes:
-                if a not in axes:
-                    points *= max(1.0, a.size / self._tile(a))
         return points
 
     def _tile(self, axis: Axis) -> int:
         if self.target.is_gpu:
             return 1
-        if axis is self.vector:
+        if axis == self.vector:
             return 2 * self.target.lanes(32)
-        return 4
+        return self.target.lanes(32) if axis.name.startswith("r") else 4

@@ -3,8 +3,8 @@
 In: a function in the dodeca dialect. Out: the same meaning, as a function of calls, with one
 function in the dodeca dialect for each kernel; equal kernels are one function.
 
-    func.func @main(%a, %b) { %0 = call @k0_matmul(%a, %b) ; return %0 }
-    func.func private @k0_...(%a0, %a1) attributes {dodeca.schedule = ...} { primitives }
+    func.func @main(%a) { %0 = call @k0_exp2(%a) {dodeca.predicted = 1.2e-05 : f64} ; return %0 }
+    func.func private @k0_exp2(%a0) attributes {dodeca.schedule = ...} { primitives }
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from ..dialect import ops
 from ..dialect.errors import CompileError
 from ..dialect.ops import entry_function, named_arguments
 from . import terms
+from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
 from .egraph import Budget, Saturated, saturate
-from .extract import Candidate, Chosen, Extractor, derived_candidates, splittable
+from .extract import Chosen, Extractor, splittable
 from .index import Axis, Expr
 from .regions import Region, partition, spreads
 from .registry import register
@@ -31,7 +32,7 @@ from .schedule import Schedule
 from .targets import Target, find_target
 from .terms import REDUCTIONS, Term, postorder
 
-SCHEDULE = "dodeca.schedule"
+SCHEDULE, PREDICTED = "dodeca.schedule", "dodeca.predicted"
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
@@ -45,10 +46,11 @@ class FuseOptions:
 
 @dataclass
 class Fused:
-    """The module of kernels, and what the search did, region by region."""
+    """The module of kernels; region by region what the search did, and which kernels it chose."""
 
     module: ir.Module
     regions: list[dict] = field(default_factory=list)
+    chosen: list[tuple[Region, list[Chosen]]] = field(default_factory=list)
 
 
 @register("dodeca-fuse", "Chooses kernels by equality saturation and extraction", FuseOptions)
@@ -97,6 +99,7 @@ def candidates(
                 seconds = sum(k.seconds for k in chosen if not k.free)
                 known = {"kernels": len(chosen), "predicted seconds": seconds, "reused": reused}
                 fused.regions.append({**report, **known})
+                fused.chosen.append((region, chosen))
             builder.finish()
             made.append(fused)
     return made
@@ -124,17 +127,28 @@ def _solve(
 
     comprehension = Comprehension(inputs.get, watch)
     whole = {v: comprehension.whole(v) for v in values}
+    outputs = [names[v] for v in region.outputs]
+    places: dict[str, set[Term]] = {names[v]: set() for v in values}
+    for (v, _), t in joined.items():
+        places[names[v]].add(t)
+    reads = [(t, x, t.op) for t in postorder(list(whole.values())) for x in t.children]
+    sizes = {names[v]: prod(static_shape(v)) for v in values}
+    folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
+    instead = overtaken(reads, places, outputs, sizes, folding)
+    folds = {last(instead, name) for name in folding}
+    values = [v for v in values if names[v] not in instead]
+    whole = {v: whole[v] for v in values}
+    joined = {(v, point): t for (v, point), t in joined.items() if v in whole}
     loads = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
     equal = [(load, t) for load, t in loads if load is not None]
-    outputs = [names[v] for v in region.outputs]
     roots = list(whole.values())
     splits = splittable(roots, target)
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
     graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
-    found = {names[v]: _candidate(v, region, whole, graph) for v in values}
-    found = derived_candidates(graph, found, free, _largest(region))
+    found = {names[v]: _candidate(v, region, whole, graph, folds) for v in values}
+    found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
     extractor = Extractor(
-        graph, found, outputs, target, frozenset(inputs.values()), precision == "strict", count
+        graph, found, outputs, target, list(inputs.values()), precision == "strict", count
     )
     sets = extractor.run()
     report = {
@@ -195,17 +209,21 @@ def _largest(region: Region) -> int:
 
 
 def _candidate(
-    value: ir.Value, region: Region, whole: dict[ir.Value, Term], graph: Saturated
+    value: ir.Value,
+    region: Region,
+    whole: dict[ir.Value, Term],
+    graph: Saturated,
+    folds: Collection[str],
 ) -> Candidate:
     users = _readers_among(value, region, set(whole))
-    term = whole[value]
+    term, name = whole[value], region.names[value]
     return Candidate(
-        region.names[value],
+        name,
         output_axes(static_shape(value)),
         graph.class_of[term],
         term.dtype,
         tuple(region.names[v] for v in users),
-        term.op in REDUCTIONS,
+        name in folds,
         value in region.prepared,
     )
 
@@ -252,17 +270,19 @@ class _Builder:
         place = ir.Location.unknown()
         for kernel in chosen:
             place = value_of[kernel.name].location if kernel.name in value_of else place
-            shape = [a.size for a in kernel.axes]
             with self.point, place:
-                kind = ir.RankedTensorType.get(shape, ir.Type.parse(kernel.term.dtype.mlir))
+                kinds = [
+                    ir.RankedTensorType.get([a.size for a in axes], ir.Type.parse(t.dtype.mlir))
+                    for t, axes in _results(kernel.term, kernel.axes)
+                ]
                 arguments = [made[name] for name in kernel.reads]
-                name = self._kernel(kernel, [x.type for x in arguments], kind)
-                call = func.CallOp([kind], ir.FlatSymbolRefAttr.get(name), arguments)
-            made[kernel.name] = call.results[0]
-            if kernel.name in value_of:
-                self.values[value_of[kernel.name]] = call.results[0]
+                name = self._kernel(kernel, [x.type for x in arguments], kinds)
+                call = func.CallOp(kinds, ir.FlatSymbolRefAttr.get(name), arguments)
+                call.attributes[PREDICTED] = ir.FloatAttr.get_f64(kernel.seconds)
+            made.update(zip(kernel.names, call.results, strict=True))
+        self.values |= {value_of[name]: x for name, x in made.items() if name in value_of}
 
-    def _kernel(self, kernel: Chosen, types: list[ir.Type], kind: ir.Type) -> str:
+    def _kernel(self, kernel: Chosen, types: list[ir.Type], kinds: list[ir.Type]) -> str:
         """The name of the function that computes a kernel; a new one only if it is new."""
         rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
         term = terms.plain(rename_buffers(kernel.term, rename))
@@ -272,19 +292,25 @@ class _Builder:
         name = f"k{len(self.kernels)}_{describe(term)}"
         self.kernels[key] = name
         with ir.InsertionPoint(self.module.body):
-            made = func.FuncOp(name, (types, [kind]), visibility="private")
+            made = func.FuncOp(name, (types, kinds), visibility="private")
             made.attributes[SCHEDULE] = schedule_attribute(kernel.schedule)
             block = made.add_entry_block()
             with ir.InsertionPoint(block):
                 buffers = {f"a{i}": x for i, x in enumerate(block.arguments)}
                 decomposer = Decomposer(buffers)
-                func.ReturnOp([decomposer.tensor(term, kernel.axes)])
+                results = _results(term, kernel.axes)
+                func.ReturnOp([decomposer.tensor(t, axes) for t, axes in results])
         return name
 
     def finish(self) -> None:
         last = self.old.operations[len(self.old.operations) - 1]
         with self.point, last.location:
             func.ReturnOp([self.values[v] for v in last.operands])
+
+
+def _results(root: Term, axes: tuple[Axis, ...]) -> list[tuple[Term, tuple[Axis, ...]]]:
+    """The results of a kernel and the axes of each."""
+    return [(t, axes[:rank]) for t, rank in terms.outcomes(root, len(axes))]
 
 
 def rename_buffers(term: Term, names: dict[str, str]) -> Term:
@@ -303,7 +329,7 @@ def describe(term: Term) -> str:
     """A short name for a kernel: its reductions, outermost last, and the operation at its root."""
     order = postorder([term])
     words = ["contract" if t.args[0].op == "mul" else t.op for t in order if t.op in REDUCTIONS]
-    if term.op not in (*REDUCTIONS, "load"):
+    if term.op not in (*REDUCTIONS, "load", "results"):
         words.append(term.op)
     if not words:
         words = ["copy"]

@@ -95,6 +95,21 @@ def contiguous_along(index: tuple[Expr, ...], axis: Axis, step: int = 1) -> bool
     return all(expr.coefficient(axis) == 0 for expr in index[:-1])
 
 
+def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
+    """A reduction is vectorised along its own axis unless its body is a vector already."""
+    body = term.args[0]
+    if not schedule.reassociate or any(t.op in FOLDS for t in postorder([body])):
+        return 1  # a fold inside is vectorised along its axis
+    if any(a in body.axes and t >= schedule.lanes > 1 for a, t in level.tiles.items()):
+        return 1
+    if any(a.name == schedule.vector and a in body.axes for a in level.tiles):
+        return 1
+    lanes = schedule.lanes
+    while lanes > 1 and lanes > term.attr.size:
+        lanes //= 2
+    return lanes
+
+
 class Walker:
     """Visits a term at a level, once for each of both, hoisting what does not depend on it."""
 
@@ -114,21 +129,6 @@ class Walker:
         if term.op in REDUCTIONS:
             return self.reduce(term, home)
         return self.node(term, {c: self.value(c, home) for c in term.children}, home)
-
-    def reduction_tile(self, term: Term, level: Level) -> int:
-        """A reduction is vectorised along its own axis unless its body is a vector already."""
-        body = term.args[0]
-        if not self.schedule.reassociate or any(t.op in FOLDS for t in postorder([body])):
-            return 1  # a fold inside is vectorised along its axis
-        if any(a in body.axes and t >= self.schedule.lanes > 1 for a, t in level.tiles.items()):
-            return 1
-        vector = self.schedule.vector
-        if vector is not None and any(a.name == vector and a in body.axes for a in level.tiles):
-            return 1
-        lanes = self.schedule.lanes
-        while lanes > 1 and lanes > term.attr.size:
-            lanes //= 2
-        return lanes
 
     node: Callable[[Term, dict[Term, Any], Level], Any]  # what a walker makes of an operation
     reduce: Callable[[Term, Level], Any]  # and of a reduction

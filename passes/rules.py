@@ -20,7 +20,7 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import egglog as eg
@@ -29,6 +29,7 @@ import egglog as eg
 class Axis(eg.Expr, egg_sort="Axis"):
     """A named axis; its size is a fact, `size(axis)`."""
 
+    @eg.method(egg_fn="axis")
     def __init__(self, name: eg.StringLike) -> None: ...
 
 
@@ -78,6 +79,10 @@ def contract(axis: Axis, x: Node, y: Node) -> Node: ...
 def roll(axis: Axis, score: Node, weight: Node) -> Node: ...
 @eg.function(egg_fn="roll_one")
 def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
+@eg.function(egg_fn="part")
+def part(axis: Axis, score: Node, weight: Node) -> Node: ...
+@eg.function(egg_fn="part_one")
+def part_one(axis: Axis, score: Node) -> Node: ...
 
 
 @eg.function(egg_fn="spread")
@@ -110,10 +115,12 @@ def limit(name: eg.StringLike, dtype: eg.StringLike) -> eg.f64:
     ...
 
 
-integer = eg.relation("integer", Node)  # integers wrap, so their sums may be reordered exactly
-early = eg.relation("early", Node)  # computed from weights alone, before any call
+# integers wrap, so their sums may be reordered exactly
+integer = eg.relation("integer", Node, egg_fn="integer")
+early = eg.relation("early", Node, egg_fn="early")  # computed from weights alone, before any call
 factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
 splits = eg.relation("splits", Axis, Axis, Axis)  # an axis, and its outer and inner part
+swaps = eg.relation("swaps", Axis, Axis)  # an outer and an inner one, the other way round is less
 exponent = eg.relation("exponent", Node)  # what exp2 is taken of
 
 x, y, z, u, v, w = eg.vars_("x y z u v w", Node)
@@ -159,6 +166,10 @@ class Rule:
         """What egglog searches for."""
         laws = self.law.split("; ") if self.searched else []
         return tuple(_rewrite(law, self.when) for law in laws)
+
+    @cached_property
+    def ruleset(self) -> eg.Ruleset:
+        return eg.ruleset(*(rewrite.rule() for rewrite in self.rewrites))
 
 
 def _rewrite(law: str, when: str) -> Rewrite:
@@ -210,6 +221,7 @@ CONDITIONS: dict[str, tuple[bool, Callable[..., Facts]]] = {
     r"c \* d is a normal number": (True, _normal),
     r"in a sum over (\w)": (False, lambda t: (factor_in(NAMES[t], w),)),
     r"in an exponent": (False, lambda: (exponent(w),)),
+    r"(\w) before (\w) is less work": (False, lambda k, j: (swaps(NAMES[j], NAMES[k]),)),
     r"(\w) splits into (\w) and (\w)": (False, lambda *t: (splits(*(NAMES[n] for n in t)),)),
     r"(\w) is (\w [+*] \w)": (False, lambda t, other: (eg.eq(NAMES[t]).to(_term(other)),)),
 }
@@ -242,8 +254,9 @@ def _build(tree: ast.AST) -> Any:  # a Node or an Axis
         return left * right if isinstance(tree.op, ast.Mult) else left + right
     assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)
     name, args = tree.func.id, [_build(t) for t in tree.args]
-    if name == "roll":
-        return roll(*args) if len(args) == 3 else roll_one(*args)
+    if name in ("roll", "part"):
+        whole, one = (roll, roll_one) if name == "roll" else (part, part_one)
+        return whole(*args) if len(args) == 3 else one(*args)
     if name in FUNCTIONS:
         return FUNCTIONS[name](*args)
     operation = key if name == "op" else name
@@ -354,6 +367,17 @@ TABLE: list[Rule] = [
         REASSOCIATING, "j splits into o and i; x does not depend on o; x does not depend on i",
         "parts run at the same time, or have factors that leave them",
     ),
+    Rule(
+        "split_roll", "roll(j, x, y) = roll(o, max(i, x[j]), part(i, x[j], y[j]))", REASSOCIATING,
+        "j splits into o and i; x does not depend on o; x does not depend on i; "
+        "y does not depend on o; y does not depend on i",
+        "parts run at the same time; one whose scores are all -inf adds 0",
+    ),
+    Rule(
+        "split_roll_one", "roll(j, x) = roll(o, max(i, x[j]), part(i, x[j]))", REASSOCIATING,
+        "j splits into o and i; x does not depend on o; x does not depend on i",
+        "the same without weights",
+    ),
     Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j", "what split needs"),
     Rule(
         "cut",
@@ -372,7 +396,7 @@ TABLE: list[Rule] = [
     ),
     Rule(
         "exchange", "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))", REASSOCIATING,
-        "x does not depend on k", "(A B) x = A (B x)",
+        "x does not depend on k; k before j is less work", "(A B) x = A (B x)",
     ),
 ]  # fmt: skip
 
@@ -382,6 +406,7 @@ def active(precision: str) -> list[Rule]:
     return [rule for rule in TABLE if precision == "fast" or rule.kind == "exact"]
 
 
+@cache
 def analysis() -> eg.Ruleset:
     """How facts about a term follow from its operands, or from where it stands."""
     free_x, free_y, free_z = map(_free, "xyz")
@@ -400,11 +425,11 @@ def analysis() -> eg.Ruleset:
         follows(select(x, y, z), [of_x, of_y, of_z], both | free_z),
         *(
             follows(op, [of_x], free_x.remove(j))
-            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x), spread(j, x))
+            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x), part_one(j, x), spread(j, x))
         ),
         *(
             follows(op, [of_x, of_y], both.remove(j))
-            for op in (contract(j, x, y), roll(j, x, y), tilt(j, x, y))
+            for op in (contract(j, x, y), roll(j, x, y), part(j, x, y), tilt(j, x, y))
         ),
         follows(scatter(j, x, y, z), [of_x, of_y, of_z], both.remove(j) | free_z),
         eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
@@ -416,10 +441,23 @@ def analysis() -> eg.Ruleset:
     )
 
 
+@cache
+def declarations() -> eg.Ruleset:
+    """A rule that names all there is, and matches nothing: egglog knows their names by it."""
+    leaves = Node.named(eg.var("n", eg.i64)), Node.leaf(key), Node.at(key, eg.Vec(x, y))
+    leaves += Node.const(key), Node.real(key, a), cut(x, j)
+    folds = sum_over(j, x), max_over(j, x), roll(j, x, y), part(j, x, y), tilt(j, x, y)
+    others = spread(j, x), scatter(j, x, y, z), apply1(key, x), apply2(key, x, y), select(x, y, z)
+    known = eg.eq(_free("x")).to(free(x)), eg.eq(a).to(size(j)), eg.eq(b).to(limit(key, key))
+    facts = [*known, integer(x), early(x), eg.eq(j).to(Axis(key))]
+    facts += [eg.eq(w).to(node) for node in (*leaves, *folds, *others, x + y, x * y)]
+    return eg.ruleset(eg.rule(*facts).then(eg.union(w).with_(w)))
+
+
 def rulesets(precision: str, without: frozenset[str] = frozenset()) -> dict[str, eg.Ruleset]:
     """One egglog ruleset for each rule that searches, so that its work can be told apart."""
     return {
-        rule.name: eg.ruleset(*(r.rule() for r in rule.rewrites))
+        rule.name: rule.ruleset
         for rule in active(precision)
         if rule.rewrites and rule.name not in without
     }

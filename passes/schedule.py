@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .index import Axis
+from .loops import joint
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
@@ -65,7 +66,9 @@ def fold_schedules(
     a turn loads, and the axes that are no rows are whole, so that no block is computed twice.
     """
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
-    choices = ((32, 64), (64, 64), (64, 128), (128, 128)) if heavy else ((1, 256), (1, 1024))
+    choices = ((1, 256), (1, 1024))
+    if heavy:
+        choices = ((32, 64), (64, 64), (64, 128), (128, 128), (1, 256))
     for block, fold in choices:
         blocks = {a: 1 if a in rows else a.size for a in axes}
         others = prod(a.size for a in axes if a in rows and a not in shared)
@@ -105,10 +108,11 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
                 yield _scheduled(axes, inside, None, {axis: axis.size}, 1, 1)
         return
     shared = [t.args[0].axes for t in inside]
+    together = max(map(len, joint(root).values()), default=1)
     for vector in [*_vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         for registers in wide:
-            for rows in _row_choices(shared, registers, target):
+            for rows in _row_choices(shared, registers, together, target):
                 for blocks in _block_choices(axes, vector, inside):
                     width = registers * lanes
                     yield _scheduled(axes, inside, vector, blocks, lanes, rows, width, programs)
@@ -123,12 +127,13 @@ def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
     return [a for a in axes if a.size > 1 and (a is axes[-1] or a in last)]
 
 
-def _row_choices(shared: list, registers: int, target: Target) -> tuple[int, ...]:
-    """How many rows of accumulators: as many as the registers hold."""
+def _row_choices(shared: list, registers: int, together: int, target: Target) -> tuple[int, ...]:
+    """How many rows of accumulators, for so many reductions: as many as the registers hold."""
     if not shared:
         return (1,)
-    most = (target.registers - 4) // (2 * registers) * 2
-    return (1, 4, most) if registers > 1 and most > 4 else (1, 4)
+    most = (target.registers - 4) // (2 * registers * together) * 2
+    rows = (1, 4, most) if registers > 1 and most > 4 else (1, 4)
+    return rows if together == 1 else (*rows, 2)
 
 
 def _block_choices(

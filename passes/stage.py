@@ -16,7 +16,7 @@ weight that is infinite or NaN there makes the plain sum NaN, and not this one.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,9 +33,9 @@ WIDE = {"float16": "float32", "bfloat16": "float32"}  # what sums of a dtype are
 
 @dataclass(frozen=True)
 class Step:
-    """It stores `term` at every point of `axes` into `buffer`, at `index`."""
+    """It stores `term`, or each of its results, at every point of `axes` into a buffer."""
 
-    buffer: str
+    buffers: tuple[str, ...]
     index: tuple[Expr, ...]
     axes: tuple[Axis, ...]
     term: Term
@@ -44,7 +44,7 @@ class Step:
     @property
     def once(self) -> bool:
         """Whether no element may be stored twice, as it is read where it is stored."""
-        return self.buffer != OUTPUT or any(e.data for e in self.index)
+        return self.buffers[0].startswith("%") or any(e.data for e in self.index)
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,10 @@ class _Stager:
             place = place + of_axis(self.inner[axis])
         self.places[axis] = place
 
+    def _inside(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """The axes of a block."""
+        return tuple(self.inner[a] for a in axes if a in self.inner)
+
     def run(self) -> Staged:
         folds = [t for t in postorder([self.root]) if t.op in FOLDS and t.attr == self.axis]
         depth: dict[Term, int] = {}
@@ -150,16 +154,18 @@ class _Stager:
             phases += [Phase(tuple(self.first)), *loops]
             for f in group:
                 self.finished[f] = self._result(f)
-        value = terms.at(self.root, self.places, self.finished)
-        index = tuple(self.places[a] for a in self.axes)
-        step = self._step(OUTPUT, index, tuple(self.inner.values()), value)
-        return Staged(tuple(self.outer), self.buffers, (*phases, Phase((step,))))
+        last = []
+        for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
+            value, axes = terms.at(result, self.places, self.finished), self.axes[:rank]
+            index, inner = tuple(self.places[a] for a in axes), self._inside(axes)
+            last.append(self._step(f"{OUTPUT}{n}", index, inner, value))
+        return Staged(tuple(self.outer), self.buffers, (*phases, Phase(tuple(last))))
 
     def scatter(self) -> Staged:
         """Zeros, and then for each place of the folded axis an addition at the place it names."""
         zero = terms.constant(0, self.root.dtype)
         index = tuple(self.places[a] for a in self.axes)
-        first = self._step(OUTPUT, index, tuple(self.inner.values()), zero)
+        first = self._step(f"{OUTPUT}0", index, self._inside(self.axes), zero)
         (target,) = self.root.args[2].axes
         along = Axis(f"{self.axis.name}o", self.axis.size)
         places = {**self.places, self.axis: of_axis(along)}
@@ -167,10 +173,10 @@ class _Stager:
         there = of_term(place)
         index = tuple(there if a == target else self.places[a] for a in self.axes)
         shape = tuple(a.size for a in self.axes)
-        before = terms.load(OUTPUT, index, shape, self.root.dtype)
+        before = terms.load(f"{OUTPUT}0", index, shape, self.root.dtype)
         after = before + terms.select(terms.inside(there, target.size), value, zero)
         inner = tuple(i for a, i in self.inner.items() if a != target)
-        steps = (self._step(OUTPUT, index, inner, after),)
+        steps = (self._step(f"{OUTPUT}0", index, inner, after),)
         loop = Phase(steps, along, 0, self.axis.size) if self.axis.size > 1 else Phase(steps)
         return Staged(tuple(self.outer), self.buffers, (Phase((first,)), loop))
 
@@ -209,7 +215,7 @@ class _Stager:
         known = dict(self.finished)
         self._store_shared(turn, group, places, known)
         shares: dict[Term, Term] = {}
-        for score in dict.fromkeys(f.args[0] for f in group if f.op == "roll"):
+        for score in dict.fromkeys(f.args[0] for f in group if f.op in ("roll", "part")):
             known[score] = self._store(turn, terms.at(score, places, known), score.axes)
             others = [x for f in group for x in f.args if x is not score]
             shares[score] = self._shift(turn, score, known[score], score in postorder(others))
@@ -223,7 +229,7 @@ class _Stager:
             if f.op == "max" and f.args[0] in shares:
                 continue
             args = [terms.at(x, places, known) for x in f.args]
-            if f.op == "roll":
+            if f.op in ("roll", "part"):
                 self._roll(turn, f, shares[f.args[0]], args[1])
             elif f.op in ROLLING:
                 self._centre(turn, f, args)
@@ -294,11 +300,9 @@ class _Stager:
         That takes the score's place, unless the score itself is read again.
         """
         top, new, scale = self._score_state(score)
-        lowest = terms.constant(float("-inf"), score.dtype)
         highest = terms.apply("larger", top, terms.reduction("max", turn.axis, block))
         self._assign(turn.steps, new, highest)
-        is_set = terms.apply("less_than", lowest, new)
-        base = terms.select(is_set, new, terms.constant(0, score.dtype))
+        base = terms.select(terms.is_set(new), new, terms.constant(0, score.dtype))
 
         share = self._local(score.axes, score.dtype, turn.axis) if again else block
         self._assign(turn.steps, share, terms.apply("exp2", block - base))
@@ -313,8 +317,8 @@ class _Stager:
             if fold.op != "roll":
                 return terms.cast(total, fold.dtype)
             top = self.states["top", fold.args[0]][0]
-            is_set = terms.apply("less_than", terms.constant(float("-inf"), top.dtype), top)
-            return terms.select(is_set, total, terms.constant(float("nan"), total.dtype))
+            nan = terms.constant(float("nan"), total.dtype)
+            return terms.select(terms.is_set(top), total, nan)
         return self.states["top", fold.args[0]][0]  # the maximum of a score
 
     # --- local buffers ------------------------------------------------------------------------
@@ -351,7 +355,7 @@ class _Stager:
 
     def _local(self, axes: frozenset[Axis], dtype: DType, *more: Axis) -> Term:
         """A load from a new local buffer over the blocks of these axes."""
-        dims = (*(self.inner[a] for a in self.axes if a in axes and a in self.inner), *more)
+        dims = (*self._inside(a for a in self.axes if a in axes), *more)
         name, shape = f"%{len(self.buffers)}", tuple(a.size for a in dims)
         self.buffers[name] = (shape, dtype)
         return terms.load(name, tuple(map(of_axis, dims)), shape, dtype)
@@ -380,7 +384,7 @@ class _Stager:
     def _step(
         self, buffer: str, index: tuple[Expr, ...], axes: tuple[Axis, ...], term: Term
     ) -> Step:
-        return Step(buffer, index, axes, term, self.choose(axes, term))
+        return Step((buffer,), index, axes, term, self.choose(axes, term))
 
 
 def _heavy(roots: list[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:

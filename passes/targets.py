@@ -32,6 +32,7 @@ class Target:
     bandwidth: float = 20e9  # bytes a second from memory
     cache_bandwidth: float = 30e9  # bytes a second from the last cache, for one unit
     near: float = 256e3  # bytes that stay in a unit's own cache
+    cache: float = 16e6  # bytes that stay in the last cache
     launch: float = 2e-6  # seconds to start a kernel
     block: int = 1  # threads of a block
 
@@ -85,6 +86,7 @@ def _host() -> Target:
     llvm.initialize_native_asmprinter()
     have = llvm.get_host_cpu_features()
     wide, middle = have.get("avx512f", False), have.get("avx2", False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     features = have.flatten() + (",-prefer-256-bit" if wide else "")
     return replace(
         TARGETS["cpu"],
@@ -93,7 +95,5 @@ def _host() -> Target:
         features=features,
         vector_bytes=64 if wide else 32 if middle else 16,
         registers=32 if wide else 16,
-        units=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
+        units=cores or 1,
     )

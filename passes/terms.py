@@ -10,9 +10,10 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
+from math import prod
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -27,17 +28,17 @@ from .index import Axis, Datum, Expr, of_axis, of_term, substitute
 
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
-ROLLING = ("roll", "spread", "tilt", "scatter")  # sums with a loop of their own: see `rolling`
+ROLLING = ("roll", "part", "spread", "tilt", "scatter")  # sums with their own loop: see `rolling`
 FOLDS = (*REDUCTIONS, *ROLLING)  # the ops that bind an axis
 
 
 class Term:
     """One node. `op` is a primitive's name or one of load, index, nonneg, table, const, cast,
-    bitcast, select, div, larger, or a fold: sum, max, roll, spread, tilt. `attr` is what the op
-    needs besides `args`:
+    bitcast, select, div, larger, results, or a fold: sum, max, roll, spread, tilt. `attr` is what
+    the op needs besides `args`:
 
     load: (buffer name, index expressions, shape); index, nonneg: an expression; table: (values,
-    expression); const: its canonical text; a fold: its axis.
+    expression); const: its canonical text; a fold: its axis; results: the rank of each.
     """
 
     __slots__ = ("__dict__", "__weakref__", "args", "attr", "axes", "dtype", "op")
@@ -204,8 +205,9 @@ def rolling(op: str, axis: Axis, *args: Term) -> Term:
     """A sum that one loop computes in another way than by adding up each of its values.
 
     Where the terms depend on a fold over the same axis, the loop keeps both:
-    roll(x, w): sum(j, exp2(x - max(j, x)) * w); spread(x): sum(j, (x - mean) * (x - mean)), where
-    mean is sum(j, x) / n; tilt(x, w): sum(j, (x - mean) * w). Where the maximum so far moves from m
+    roll(x, w): sum(j, exp2(x - max(j, x)) * w); part(x, w): the same, or 0 if the maximum is -inf;
+    spread(x): sum(j, (x - mean) * (x - mean)), where mean is sum(j, x) / n; tilt(x, w): sum(j, (x -
+    mean) * w). Where the maximum so far moves from m
     to m', what was added up is multiplied by exp2(m - m'); where the mean moves, what was added up
     is corrected by its distance (Welford, Technometrics 4 (1962) 419).
 
@@ -214,6 +216,11 @@ def rolling(op: str, axis: Axis, *args: Term) -> Term:
     if axis.size == 0:
         return constant(0, args[:2][-1].dtype)
     return _intern(op, args, axis, args[:2][-1].dtype)
+
+
+def is_set(most: Term) -> Term:
+    """Whether a maximum is above -inf."""
+    return apply("less_than", constant(float("-inf"), most.dtype), most)
 
 
 def unrolled(x: Term) -> Term:
@@ -225,6 +232,10 @@ def unrolled(x: Term) -> Term:
         either = apply("less_than", value, place) + apply("less_than", place, value)
         same = cast(apply("less_than", either, yes), x.dtype)
         return reduction("sum", x.attr, same * x.args[1])
+    if x.op == "part":
+        whole = unrolled(rolling("roll", x.attr, *x.args))
+        most = reduction("max", x.attr, value)
+        return select(is_set(most), whole, constant(0, whole.dtype))
     if x.op == "roll":
         factor = apply("exp2", value - reduction("max", x.attr, value))
     else:
@@ -232,6 +243,19 @@ def unrolled(x: Term) -> Term:
         factor = value + total * constant(-1 / x.attr.size, dtype)
     weight = factor if x.op == "spread" else x.args[1]
     return reduction("sum", x.attr, factor * weight)
+
+
+def results(values: Sequence[tuple[Term, int]]) -> Term:
+    """What a kernel with several results computes: each over the first axes, so many, of it."""
+    found, ranks = zip(*values, strict=True)
+    return _intern("results", found, ranks, found[0].dtype) if len(values) > 1 else found[0]
+
+
+def outcomes(root: Term, rank: int) -> list[tuple[Term, int]]:
+    """The results of a kernel over so many axes, and the rank of each."""
+    if root.op == "results":
+        return list(zip(root.args, root.attr, strict=True))
+    return [(root, rank)]
 
 
 def cast(x: Term, dtype: DType) -> Term:
@@ -399,6 +423,8 @@ def rebuild(
         return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
     if x.op == "const":
         return x
+    if x.op == "results":
+        return results(list(zip(args, x.attr, strict=True)))
     return select(*args) if x.op == "select" else apply(x.op, *args)
 
 
@@ -456,6 +482,9 @@ def rolled(root: Term) -> Term:
         if y.op == "sum" and y.dtype.is_float:
             plain_y = plain(y)
             made[x] = next((r for r in _guesses(y) if plain(r) is plain_y), y)
+        if y.op == "select" and y.args[1].op == "roll":
+            part = rolling("part", y.args[1].attr, *y.args[1].args)
+            made[x] = part if plain(part) is plain(y) else y
     return made[root]
 
 
@@ -536,6 +565,33 @@ def _equal(condition: Term) -> Iterator[tuple[Term, Term]]:
             first, second = either.args
             if second.args == first.args[::-1]:
                 yield from ((x, y) for x, y in (first.args, second.args))
+
+
+# --- sums of sums -------------------------------------------------------------------------------
+
+
+def swaps(x: Term) -> Iterator[tuple[Axis, Axis]]:
+    """The axes j and k of sum(j, a * sum(k, b * c)), where b does not depend on j and sum(k, b *
+    sum(j, a * c)) is less work."""
+    outer = _factors(x.args[0]) if x.op == "sum" else []
+    for inner in (f for f in outer if f.op == "sum"):
+        a = [f for f in outer if f is not inner]
+        b = [f for f in _factors(inner.args[0]) if x.attr not in f.axes]
+        c = [f for f in _factors(inner.args[0]) if x.attr in f.axes]
+        if b and not any(inner.attr in f.axes for f in a):
+            before = _points(b + c) + _points([*a, inner])
+            left = frozenset().union(*(f.axes for f in a + c)) - {x.attr}
+            rest = left.union(*(f.axes for f in b))
+            if _points(a + c) + prod(axis.size for axis in rest) < before:
+                yield x.attr, inner.attr
+
+
+def _factors(x: Term) -> list[Term]:
+    return [f for a in x.args for f in _factors(a)] if x.op == "mul" else [x]
+
+
+def _points(found: list[Term]) -> int:
+    return prod(a.size for a in frozenset().union(*(x.axes for x in found)))
 
 
 # --- exponents ----------------------------------------------------------------------------------

@@ -29,7 +29,15 @@ from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient
-from .placement import Level, Walker, deep_recursion, tile_step, top_level
+from .loops import Around, joint
+from .placement import (
+    Level,
+    Walker,
+    deep_recursion,
+    reduction_tile,
+    tile_step,
+    top_level,
+)
 from .registry import register
 from .schedule import Schedule
 from .stage import OUTPUT, WIDE, Phase, Staged, Step, stage
@@ -74,21 +82,27 @@ class KernelTerm:
     term: Term
     axes: tuple[Axis, ...]
     inputs: tuple[TensorType, ...]
-    output: TensorType
+    outputs: tuple[TensorType, ...]
 
 
 def read_kernel(function: ir.Operation) -> KernelTerm:
-    """The term of a kernel function with one result."""
+    """The term of a kernel function; the axes of its results are the first ones of its axes."""
     block = function.regions[0].blocks[0]
     results = list(block.operations[len(block.operations) - 1].operands)
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    if len(results) != 1:
-        raise CompileError(f"kernel {name} has {len(results)} results; a kernel has one")
     names = {v: f"a{i}" for i, v in enumerate(block.arguments)}
-    term = Comprehension(names.get).whole(results[0])
-    inputs = tuple(TensorType.of(v) for v in block.arguments)
-    axes = output_axes(static_shape(results[0]))
-    return KernelTerm(name, term, axes, inputs, TensorType.of(results[0]))
+    comprehension = Comprehension(names.get)
+    shapes = [static_shape(v) for v in results]
+    term = terms.results(
+        [(comprehension.whole(v), len(shape)) for v, shape in zip(results, shapes, strict=True)]
+    )
+    longest = max(shapes, key=len)
+    if any(shape != longest[: len(shape)] for shape in shapes):
+        raise CompileError(
+            f"kernel {name} has results of shapes {shapes}; their first sizes must be the same"
+        )
+    inputs, outputs = (tuple(map(TensorType.of, vs)) for vs in (block.arguments, results))
+    return KernelTerm(name, term, output_axes(longest), inputs, outputs)
 
 
 def kernel_schedule(
@@ -122,7 +136,7 @@ def _shell(
     kernel: KernelTerm, schedule: Schedule, target: Target
 ) -> tuple[ir.Module, ir.Block, dict[str, ir.Value]]:
     """An empty function with the kernel's arguments."""
-    kinds = [*kernel.inputs, kernel.output]
+    kinds = [*kernel.inputs, *kernel.outputs]
     names = [f"%a{i}: {memory_type(k)} {{llvm.noalias}}" for i, k in enumerate(kinds)]
     grid = f"{GRID} = {schedule.programs(kernel.axes)} : i64"
     if target.is_gpu:
@@ -142,7 +156,8 @@ def _shell(
     if target.is_gpu:
         op = op.regions[0].blocks[0].operations[0]
     block = op.regions[0].blocks[0]
-    names = [*(f"a{i}" for i in range(len(kernel.inputs))), OUTPUT]
+    names = [f"a{i}" for i in range(len(kernel.inputs))]
+    names += [f"{OUTPUT}{i}" for i in range(len(kernel.outputs))]
     return module, block, dict(zip(names, block.arguments, strict=False))
 
 
@@ -209,7 +224,8 @@ class _Program:
     def _store(self, program: ir.Value) -> None:
         axes = self.kernel.axes
         index = tuple(Expr(0, ((a, 1),)) if a.size != 1 else Expr(0) for a in axes)
-        step = Step(OUTPUT, index, axes, self.kernel.term, self.schedule)
+        names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
+        step = Step(names, index, axes, self.kernel.term, self.schedule)
         _Emitter(step, self.arguments, self.contract).run((), self._starts(program))
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
@@ -272,7 +288,6 @@ class _Emitter(Walker):
         super().__init__(step.schedule, step.axes)
         self.step = step
         self.arguments = arguments
-        self.output = arguments[step.buffer]
         self.contract = contract
 
     def run(self, outer: tuple[Axis, ...], starts: dict[Axis, ir.Value]) -> None:
@@ -285,7 +300,9 @@ class _Emitter(Walker):
     def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
         """The serial loops from `depth` on; in the innermost, the value and its store."""
         if depth == len(self.schedule.order):
-            self._store(self.value(self.step.term, level), level)
+            found = terms.outcomes(self.step.term, len(self.axes))
+            for (result, _), name in zip(found, self.step.buffers, strict=True):
+                self._store(result, self.arguments[name], level)
             return
         axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
         block, step = self.schedule.block(axis), self.schedule.tile(axis)
@@ -436,27 +453,27 @@ class _Emitter(Walker):
         """A bool is a byte in memory."""
         return expand.cast(value, "int8", "bool") if dtype.kind == "bool" else value
 
-    def _store(self, value: ir.Value, level: Level) -> None:
-        term, index = self.step.term, self.step.index
+    def _store(self, term: Term, output: ir.Value, level: Level) -> None:
+        value, index = self.value(term, level), self.step.index
         if term.dtype.kind == "bool":
             value = expand.cast(value, "bool", "int8")
         dims = level.shape(frozenset(self.axes))
         value = self._spread(value, level.shape(term.axes), dims, level)
-        shape = tuple(ir.MemRefType(self.output.type).shape)
+        shape = tuple(ir.MemRefType(output.type).shape)
         data = {t: self.value(t, level) for expr in index for t in expr.data}
         place = _Place(self, index, shape, data, level)
         if not dims:
-            memref.store(value, self.output, place.at({}))
+            memref.store(value, output, place.at({}))
             return
         last = dims[-1]
         for offsets in self._offsets(dims[:-1], level):
             row = vector.extract(value, [], list(offsets.values())) if offsets else value
             if level.contiguous(index, last):
-                vector.store(row, self.output, place.at(offsets))
+                vector.store(row, output, place.at(offsets))
                 continue
             for n in range(level.tiles[last]):
                 element = vector.extract(row, [], [n])
-                memref.store(element, self.output, place.at({**offsets, last: n}))
+                memref.store(element, output, place.at({**offsets, last: n}))
 
     # --- index expressions as values ----------------------------------------------------------
 
@@ -515,15 +532,18 @@ class _Emitter(Walker):
     # --- reductions ---------------------------------------------------------------------------
 
     def reduce(self, term: Term, level: Level) -> ir.Value:
-        """A loop that accumulates tiles, then the rest of the axis, then the tile's own axis."""
-        axis: Axis = term.attr
-        step = self.reduction_tile(term, level)
+        """One loop for all reductions that share it: it accumulates tiles; then comes the rest of
+        the axis, then the tile's own axis."""
+        axis, group = term.attr, joint(self.step.term).get(term, (term,))
+        step = reduction_tile(term, level, self.schedule)
         whole, rest = axis.size // step, axis.size % step
-        result = self._accumulate(term, level.inner(axis, step, step), 0, whole)
+        totals = self._accumulate(group, level.inner(axis, step, step), 0, whole)
         if rest:
-            more = self._accumulate(term, level.inner(axis, rest, step), whole * step, 1)
-            result = self._combine(term, [result, more])
-        return expand.cast(result, self._kind(term), term.dtype.name)
+            more = self._accumulate(group, level.inner(axis, rest, step), whole * step, 1)
+            totals = [self._combine(t, [x, y]) for t, x, y in zip(group, totals, more, strict=True)]
+        for t, total in zip(group, totals, strict=True):
+            level.memo[t] = expand.cast(total, self._kind(t), t.dtype.name)
+        return level.memo[term]
 
     def _kind(self, term: Term) -> str:
         """The dtype of an accumulator: sums of 16-bit floats are kept in float32."""
@@ -533,33 +553,41 @@ class _Emitter(Walker):
         name = "add" if term.op == "sum" else "max"
         return expand.emit(name, values, self._kind(term), contract=self.contract)
 
-    def _accumulate(self, term: Term, inner: Level, start: int, turns: int) -> ir.Value:
-        """`turns` tiles of the axis from `start`, reduced to a value without the axis."""
-        axis, body, kind = term.attr, term.args[0], self._kind(term)
-        tile, outside = inner.tiles[axis], inner.parent
+    def _accumulate(self, group: Around, inner: Level, start: int, turns: int) -> list[ir.Value]:
+        """`turns` tiles of the axis from `start`, reduced to values without the axis."""
+        axis, outside = group[0].attr, inner.parent
+        tile, kinds = inner.tiles[axis], [self._kind(term) for term in group]
         assert outside is not None
-        dims = inner.shape(body.axes | {axis})
+        have = inner.shape(group[0].args[0].axes)
+        dims = inner.shape(group[0].args[0].axes | {axis})
 
-        def turn(accumulator: ir.Value) -> ir.Value:
-            value = expand.cast(self.value(body, inner), term.dtype.name, kind)
-            value = self._spread(value, inner.shape(body.axes), dims, inner)
-            return self._combine(term, [accumulator, value])
+        def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
+            found = []
+            for term, kind, accumulator in zip(group, kinds, accumulators, strict=True):
+                value = expand.cast(self.value(term.args[0], inner), term.dtype.name, kind)
+                value = self._spread(value, have, dims, inner)
+                found.append(self._combine(term, [accumulator, value]))
+            return found
 
-        first = expand.constant(
-            terms.identity(term.op, DTYPES[kind]), kind, tuple(inner.tiles[a] for a in dims)
-        )
+        sizes = tuple(inner.tiles[a] for a in dims)
+        first = [
+            expand.constant(terms.identity(term.op, DTYPES[kind]), kind, sizes)
+            for term, kind in zip(group, kinds, strict=True)
+        ]
         if turns == 1:
             inner.data["origin"] = {**outside.data["origin"], axis: _index(start)}
-            total = turn(first)
+            totals = turn(first)
         else:
             end = start + turns * tile
-            loop = scf.ForOp(_index(start), _index(end), _index(tile), [first])
+            loop = scf.ForOp(_index(start), _index(end), _index(tile), first)
             inner.data["loop"] = loop
             inner.data["origin"] = {**outside.data["origin"], axis: loop.induction_variable}
             with ir.InsertionPoint(loop.body):
-                scf.YieldOp([turn(loop.inner_iter_args[0])])
-            total = loop.results[0]
-        return self._fold_last(term, total, dims) if tile > 1 else total
+                scf.YieldOp(turn(list(loop.inner_iter_args)))
+            totals = list(loop.results)
+        if tile > 1:
+            totals = [self._fold_last(t, x, dims) for t, x in zip(group, totals, strict=True)]
+        return totals
 
     def _fold_last(self, term: Term, value: ir.Value, dims: tuple[Axis, ...]) -> ir.Value:
         """Reduce the last dimension by halves; of an odd length the last element waits aside."""

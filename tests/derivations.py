@@ -28,8 +28,10 @@ from dodeca.passes import terms
 from dodeca.passes.comprehend import Comprehension, output_axes, static_shape
 from dodeca.passes.fuse import SCHEDULE, fuse, read_schedule, rename_buffers
 from dodeca.passes.index import Axis, Expr
+from dodeca.passes.loops import joint
 from dodeca.passes.targets import find_target
 from dodeca.passes.terms import FOLDS, ROLLING, Term, postorder
+from dodeca.passes.tile import read_kernel
 from mlir import ir
 from programs import draw
 
@@ -87,7 +89,10 @@ class Derivation:
 
 
 class Launch(NamedTuple):
-    """One kernel of a program: it stores `term` at every point of `axes` in buffer `stores`."""
+    """One kernel of a program: it stores `term` at every point of `axes` in buffer `stores`.
+
+    Several results go to several buffers, their names separated by blanks.
+    """
 
     stores: str
     term: Term
@@ -131,12 +136,12 @@ def read_plan(module: ir.Module) -> Plan:
         kernel = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
         early = all(x in known for x in op.operands)
         reads = {f"a{i}": names[x] for i, x in enumerate(op.operands)}
-        for i, value in enumerate(op.results):
-            names[value] = f"v{len(names)}"
-            if early:
-                known.add(value)
-            else:
-                launches.append(_launch(kernel, i, reads, names[value]))
+        stores = [f"v{len(names) + i}" for i in range(len(op.results))]
+        names.update(zip(op.results, stores, strict=True))
+        if early:
+            known.update(op.results)
+        else:
+            launches.append(_launch(kernel, reads, " ".join(stores)))
     return _plan(launches, names, known, main)
 
 
@@ -172,15 +177,12 @@ def _entry(
     return main, block, names, known
 
 
-def _launch(kernel: ir.Operation, result: int, reads: dict[str, str], stores: str) -> Launch:
-    block = kernel.regions[0].blocks[0]
-    value = block.operations[len(block.operations) - 1].operands[result]
-    own = {x: f"a{i}" for i, x in enumerate(block.arguments)}
-    term, axes = Comprehension(own.get).whole(value), output_axes(static_shape(value))
-    schedule = read_schedule(kernel.attributes[SCHEDULE], axes)
+def _launch(function: ir.Operation, reads: dict[str, str], stores: str) -> Launch:
+    kernel = read_kernel(function)
+    schedule = read_schedule(function.attributes[SCHEDULE], kernel.axes)
     folded = schedule.fold > 0
-    term = rename_buffers(terms.rolled(term) if folded else term, reads)
-    return Launch(stores, term, axes, folded, schedule.programs(axes))
+    term = rename_buffers(terms.rolled(kernel.term) if folded else kernel.term, reads)
+    return Launch(stores, term, kernel.axes, folded, schedule.programs(kernel.axes))
 
 
 def _plan(
@@ -221,10 +223,18 @@ def form(plan: Plan, size: int) -> Form:
         plan.scratch,
         plan.kept,
         sum(map(work, plan.launches)),
-        len(reduce),
+        sum(_loops(x, size) for x in reduce),
         len(plan.launches),
         min((x.programs for x in reduce), default=0),
     )
+
+
+def _loops(launch: Launch, size: int) -> int:
+    """The loops along the axis of a kernel of several results; one kernel of one result is one."""
+    if launch.folded or launch.term.op != "results":
+        return 1
+    together = joint(launch.term)
+    return len({together[t] for t in passes_in(launch, size)})
 
 
 @dataclass(frozen=True)
@@ -256,8 +266,9 @@ def passes_over(launches: Sequence[Launch], size: int) -> int:
     """
     ended: dict[str, int] = {}  # by buffer
     for launch in launches:
-        walk = _walk(launch, size, ended)
-        ended[launch.stores] = walk.passes + walk.inside
+        walks = _walk(launch, size, ended)
+        for name, walk in zip(launch.stores.split(), walks, strict=True):
+            ended[name] = walk.passes + walk.inside
     return max(ended.values(), default=0)
 
 
@@ -274,8 +285,8 @@ def passes_in(launch: Launch, size: int) -> list[Term]:
     return found
 
 
-def _walk(launch: Launch, size: int, ended: Mapping[str, int]) -> _Walk:
-    """The walk of what a kernel stores."""
+def _walk(launch: Launch, size: int, ended: Mapping[str, int]) -> list[_Walk]:
+    """The walks of what a kernel stores."""
     outer, inner = split_axes(launch.term, size)
     parts, counted = {*outer, *inner}, set(passes_in(launch, size))
     made: dict[Term, _Walk] = {}
@@ -289,7 +300,7 @@ def _walk(launch: Launch, size: int, ended: Mapping[str, int]) -> _Walk:
         elif t in counted:
             walk = _folded(walk, t.attr.size == size, t.attr in outer)
         made[t] = walk
-    return made[launch.term]
+    return [made[t] for t, _ in terms.outcomes(launch.term, len(launch.axes))]
 
 
 def _folded(body: _Walk, whole: bool, outer: bool) -> _Walk:
@@ -331,7 +342,8 @@ def _digits(expr: Expr) -> list[Axis]:
     return found
 
 
-_PLACES = ("load", "const", "index", "nonneg", "table", "bitcast")  # what is no arithmetic
+# what is no arithmetic
+_PLACES = ("load", "const", "index", "nonneg", "table", "bitcast", "results")
 
 
 def work(launch: Launch) -> float:

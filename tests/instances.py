@@ -252,10 +252,10 @@ class Instance:
         if op == "contract":
             body = _as_written("mul", *map(self.term, args[1:]))
             return _as_written("sum", body, attr=self.axis(args[0]))
-        if op == "roll_one":
+        if op in ("roll_one", "part_one"):
             score = self.term(args[1])
             one = terms.constant(1, score.dtype)
-            return terms.rolling("roll", self.axis(args[0]), score, one)
+            return terms.rolling(op.removesuffix("_one"), self.axis(args[0]), score, one)
         if op in terms.ROLLING:
             return terms.rolling(op, self.axis(args[0]), *map(self.term, args[1:]))
         assert op == "select", f"tests/instances.py must be told how to make a term of {op}"
@@ -302,6 +302,8 @@ class Instance:
                 found.append(_as_written("sum", self.left, attr=self.axis(fact.args[0])))
             elif fact.op == "exponent":
                 found.append(terms.apply("exp2", self.left))
+            elif fact.op == "swaps":
+                found.append(_chain(*(self.axis(a) for a in fact.args)))
             else:
                 known = f"tests/instances.py must be told where {fact.op} holds"
                 assert fact.op in ("splits", "early"), known
@@ -318,6 +320,18 @@ class Instance:
         whole = run(body, arrays, (*axes, self.split_axis))
         split = whole.reshape(*whole.shape[:-1], *(p.size for p in parts))
         return split, run(made, arrays, (*axes, *parts))
+
+
+def _chain(outer: Axis, inner: Axis) -> Term:
+    """sum(outer, x * sum(inner, a * b)) as of (A B) x, where A has many rows."""
+    rows = Axis("d9", 64)
+
+    def leaf(name: str, *axes: Axis) -> Term:
+        shape = tuple(a.size for a in axes)
+        return terms.load(name, tuple(map(of_axis, axes)), shape, DTYPES["float32"])
+
+    product = terms.reduction("sum", inner, leaf("sa", rows, inner) * leaf("sb", inner, outer))
+    return terms.reduction("sum", outer, leaf("sx", outer) * product)
 
 
 def _as_written(op: str, *args: Term, attr: Any = None) -> Term:
@@ -556,7 +570,7 @@ def rounding(x: np.ndarray, y: np.ndarray, least: float = 0.0) -> float:
 
 
 # These have no term of their own: they are ways to compute a sum.
-NAMED = ("contract", "roll_one", *terms.ROLLING)
+NAMED = ("contract", "roll_one", "part_one", *terms.ROLLING)
 
 
 def prove(made: Instance, precision: str = "fast", without: tuple[str, ...] = ()) -> bool:

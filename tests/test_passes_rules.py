@@ -7,6 +7,7 @@ provable is here too: an instance that violates one guard, and traps.
 
 from collections.abc import Collection
 from dataclasses import replace
+from operator import floordiv
 
 import dodeca as dd
 import instances
@@ -17,7 +18,7 @@ from dodeca.passes import rules, terms
 from dodeca.passes.comprehend import Comprehension
 from dodeca.passes.decompose import axis_order
 from dodeca.passes.egraph import Budget, Split, saturate
-from dodeca.passes.index import Axis, Expr, floordiv, of_axis, of_term
+from dodeca.passes.index import Axis, Expr, of_axis, of_term
 from dodeca.passes.terms import Term
 from instances import (
     FLOATS,

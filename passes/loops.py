@@ -1,0 +1,63 @@
+"""Which reductions' loops each part of a term stands in, and which reductions share a loop.
+
+sum(r0, x[d0, r0] * w[r0]), max(r0, x[d0, r0])     one loop over r0, and x is loaded once in it
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from .terms import FOLDS, REDUCTIONS, Term, postorder
+
+Around = tuple[Term, ...]  # reductions that something stands in, outermost first
+
+
+@lru_cache(4096)
+def standing(root: Term) -> list[tuple[Around, Term]]:
+    """Every part of a term, operands first, with the reductions in whose loops it stands.
+
+    It stands in no more of them than its axes ask for, and is there once for each place.
+    """
+    found: list[tuple[Around, Term]] = []
+    seen: set[tuple[Around, Term]] = set()
+    stack: list[tuple[Around, Term, bool]] = [((), root, False)]
+    while stack:
+        around, x, done = stack.pop()
+        while not done and around and around[-1].attr not in x.axes:
+            around = around[:-1]
+        if done:
+            found.append((around, x))
+        elif (around, x) not in seen:
+            seen.add((around, x))
+            stack.append((around, x, True))
+            inside = (*around, x) if x.op in FOLDS else around
+            stack.extend((inside, c, False) for c in reversed(x.children))
+    return found
+
+
+@lru_cache(4096)
+def joint(root: Term) -> dict[Term, Around]:
+    """For each reduction those that share its loop: over the same axis, at the same place, of
+    operands with the same axes, and none needs another's result."""
+    places: dict[Term, list[Around]] = {}
+    for around, x in standing(root):
+        if x.op in REDUCTIONS:
+            places.setdefault(x, []).append(around)
+    groups: dict[Any, list[list[Term]]] = {}
+    made: dict[Term, list[Term]] = {}
+    first = {fold: min(found, key=len) for fold, found in places.items()}
+    for fold in sorted(first, key=lambda f: len(first[f])):
+        below = postorder(list(fold.args))
+        around = tuple(made[f][0] for f in first[fold])
+        key: Any = (around, fold.attr, fold.axes, fold.args[0].axes)
+        key = (*key, any(t.op in FOLDS for t in below)) if len(places[fold]) == 1 else fold
+        for group in groups.setdefault(key, []):
+            if not any(f in below for f in group):
+                break
+        else:
+            group = []
+            groups[key].append(group)
+        group.append(fold)
+        made[fold] = group
+    return {fold: tuple(group) for fold, group in made.items()}
