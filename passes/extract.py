@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from ..dialect.errors import CompileError
 from . import cost, terms
-from .buffers import Candidate
+from .buffers import BINDERS, Candidate
 from .cost import INSTRUCTIONS
 from .egraph import ENode, Saturated, Split
 from .index import Axis, Quotient, of_axis
@@ -154,9 +154,6 @@ class Extractor:
                     self.loads[where] |= self.bit[node.loaded]
                     size = cost.bytes_read(node.template)
                     self.bytes[node.loaded] = max(self.bytes[node.loaded], size)
-        self.rolls = self.graph.follow(
-            False, lambda n, below: n.op in ROLLING or any(below), lambda a, b: a or b
-        )
         self.reaches = self.graph.follow(  # loads, however deep below
             0,
             lambda n, below: reduce(int.__or__, below, self.bit.get(n.loaded or "", 0)),
@@ -301,37 +298,36 @@ class Extractor:
         self, name: str, mask: int, vectors: Sequence[Axis | None]
     ) -> list[tuple[_Guess, _Cheapest]]:
         """How a kernel may run, the cheapest first: along which axis it is vectorised, and whether
-        sums roll."""
-        value = self.candidates[name]
+        sums roll, where these make a difference."""
         found = []
-        for context in product([value.axes], vectors, sorted({False, self.rolls[value.where]})):
-            if context not in self._cheapest:
-                self._cheapest[context] = _Cheapest(self, *context)
-            cheapest = self._cheapest[context]
-            costs, loads, nodes = cheapest.total(value.where, mask | self.given)
-            reads = [other for other in self.candidates if self.bit[other] & loads]
-            stored = float(value.points * value.dtype.bytes)
-            folds = frozenset(n.attr for n in nodes if isinstance(n.attr, Axis))
-            scores = [self.axes[n.children[0]] for n in nodes if n.op in ROLLING]
-            rows = frozenset(a for axes in scores for a in axes if a in value.axes)
-            seconds = self._seconds(rows or value.axes, costs, loads, stored)
-            free, key = value.free, ((name, mask),)
-            seconds = 0.0 if free else seconds
-            guess = _Guess(
-                [name],
-                key,
-                value.axes,
-                seconds,
-                reads,
-                costs,
-                loads,
-                stored,
-                folds,
-                rows,
-                value.free,
-            )
-            found.append((guess, cheapest))
+        for vector in vectors:
+            for rolls in (True, False):
+                context = (self.candidates[name].axes, vector, rolls)
+                if context not in self._cheapest:
+                    self._cheapest[context] = _Cheapest(self, *context)
+                guess, nodes = self._guess_for(self._cheapest[context], name, mask)
+                found.append((guess, self._cheapest[context]))
+                if not any(n.op in ROLLING for n in nodes):
+                    break
+            if not any(n.op in BINDERS for n in nodes):
+                break
         return sorted(found, key=lambda pair: pair[0].seconds)
+
+    def _guess_for(self, cheapest: _Cheapest, name: str, mask: int) -> tuple[_Guess, list[ENode]]:
+        """What a kernel costs that runs in this way, and the nodes of its term."""
+        value = self.candidates[name]
+        costs, loads, nodes = cheapest.total(value.where, mask | self.given)
+        reads = [other for other in self.candidates if self.bit[other] & loads]
+        stored = float(value.points * value.dtype.bytes)
+        folds = frozenset(n.attr for n in nodes if isinstance(n.attr, Axis))
+        scores = [self.axes[n.children[0]] for n in nodes if n.op in ROLLING]
+        rows = frozenset(a for axes in scores for a in axes if a in value.axes)
+        seconds = 0.0 if value.free else self._seconds(rows or value.axes, costs, loads, stored)
+        key, free = ((name, mask),), value.free
+        guess = _Guess(
+            [name], key, value.axes, seconds, reads, costs, loads, stored, folds, rows, free
+        )
+        return guess, nodes
 
     def _seconds(
         self, axes: Iterable[Axis], costs: Mapping[str, float], loads: int, stored: float
@@ -371,7 +367,8 @@ class Extractor:
             axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
             moved = zip(value.axes, axes, strict=True)
             places = {a: of_axis(d) for a, d in moved if a != d}
-            ways = self._ways(name, mask, [a for a in value.axes if a.size > 1] + [None])
+            vectors = [a for a in reversed(value.axes) if a.size > 1]
+            ways = self._ways(name, mask, [*vectors, None])
             found = {
                 terms.at(cheapest.term(value.where, mask | self.given), places): None
                 for guess, cheapest in ways
@@ -472,13 +469,15 @@ class _Cheapest:
     def total(self, root: str, allowed: int) -> tuple[dict[str, float], int, list[ENode]]:
         """What each part of that term costs, the buffers that it loads, and its nodes."""
         times: dict[str, float] = {}
+        memo, reaches = self.memo, self.extractor.reaches
         costs: dict[str, float] = {}
         stack, loads, nodes = [(root, 1.0)], 0, []
         while stack:
             where, often = stack.pop()
             before = times.get(where, 0.0)
             if often > before:
-                found = self._found(where, allowed).priced
+                way = memo.get((where, allowed & reaches[where])) or self._found(where, allowed)
+                found = way.priced
                 times[where] = often
                 costs[where] = found.own * often
                 loads |= found.buffer
