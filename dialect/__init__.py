@@ -1,11 +1,18 @@
 """The `dodeca` MLIR dialect: primitives, types, verifier and reference interpreter."""
 
+import sys
+from types import ModuleType
+
 from .dtypes import DTYPES, DType, dtype
 from .interpreter import evaluate
 from .ops import TensorType, context
 from .primitives import PRIMITIVES, Primitive
 from .verifier import verify
 from .views import View
+
+# The bindings look for a module with a dialect's classes each time they meet an operation of it. An
+# empty one spares them a search of the import path, which was most of the time of any walk.
+sys.modules.setdefault("mlir.dialects.dodeca", ModuleType("mlir.dialects.dodeca"))
 
 __all__ = [
     "DTYPES",

@@ -15,7 +15,7 @@ verifier to check one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -229,31 +229,21 @@ def _check_inside(
 
 
 def _make(
-    name: str,
-    result: TensorType,
-    operands: Sequence[ir.Value] = (),
-    attributes: Mapping[str, ir.Attribute] | None = None,
-    loc: ir.Location | None = None,
+    name: str, result: TensorType, operands: Sequence[ir.Value], **attributes: ir.Attribute
 ) -> ir.Value:
-    made = ir.Operation.create(
-        f"dodeca.{name}", [result.mlir], list(operands), dict(attributes or {}), loc=loc
-    )
-    return made.result
+    """An operation at the insertion point and location in force."""
+    return ir.Operation.create(f"dodeca.{name}", [result.mlir], list(operands), attributes).result
 
 
-def _index_attr(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
-def elementwise(name: str, *operands: ir.Value, loc: ir.Location | None = None) -> ir.Value:
+def elementwise(name: str, *operands: ir.Value) -> ir.Value:
     """A unary or binary primitive on tensors of one shape and dtype."""
-    return _make(name, infer(name, [TensorType.of(x) for x in operands]), operands, loc=loc)
+    return _make(name, infer(name, [TensorType.of(x) for x in operands]), operands)
 
 
-def reduce(name: str, x: ir.Value, axis: int, loc: ir.Location | None = None) -> ir.Value:
+def reduce(name: str, x: ir.Value, axis: int) -> ir.Value:
     """`sum_reduce` or `max_reduce` over one axis, which the result does not have."""
     result = infer(name, [TensorType.of(x)], axis=axis)
-    return _make(name, result, [x], {"axis": _index_attr(axis)}, loc)
+    return _make(name, result, [x], axis=scalar_attr(axis, DTYPES["int64"]))
 
 
 def contiguous(
@@ -264,7 +254,6 @@ def contiguous(
     indices: Sequence[ir.Value] = (),
     extents: Sequence[ir.Value] = (),
     element: DType | None = None,
-    loc: ir.Location | None = None,
 ) -> ir.Value:
     """The tensor of this shape that a view gives; `element` is needed only without sources."""
     result = TensorType(tuple(shape), element or TensorType.of(sources[0]).dtype)
@@ -278,16 +267,14 @@ def contiguous(
         maps = [ir.AffineMapAttr.get(m) for m in getattr(view, name)]
         if maps or name == "maps":  # the others are optional
             attributes[name] = ir.ArrayAttr.get(maps)
-    return _make("contiguous", result, [*sources, *indices, *extents], attributes, loc)
+    return _make("contiguous", result, [*sources, *indices, *extents], **attributes)
 
 
 def _slots(used: int, limit: int) -> list[int]:
     return [1] * used + [0] * (limit - used)
 
 
-def constant(
-    value: Any, element: DType | str, shape: Sequence[int] = (), loc: ir.Location | None = None
-) -> ir.Value:
+def constant(value: Any, element: DType | str, shape: Sequence[int] = ()) -> ir.Value:
     """A constant: a scalar spread over `shape`, or an array of that very shape."""
     kind = dtype(element)
     result = TensorType(tuple(shape), kind)
@@ -301,7 +288,7 @@ def constant(
         attribute = ir.DenseElementsAttr.get(values, result.mlir)
     else:  # the bindings make no attribute without elements
         attribute = ir.Attribute.parse(f"dense<> : {result.mlir}")
-    return _make("constant", result, [], {"value": attribute}, loc)
+    return _make("constant", result, [], value=attribute)
 
 
 def scalar_attr(value: Any, kind: DType) -> ir.Attribute:
@@ -319,12 +306,11 @@ def iota(
     axis: int,
     element: DType | str = "int64",
     extents: Sequence[ir.Value] = (),
-    loc: ir.Location | None = None,
 ) -> ir.Value:
     """The index along `axis` at every place of a tensor of this shape."""
     result = TensorType(tuple(shape), dtype(element))
     check_iota(result, axis, len(extents))
-    return _make("iota", result, extents, {"axis": _index_attr(axis)}, loc)
+    return _make("iota", result, extents, axis=scalar_attr(axis, DTYPES["int64"]))
 
 
 def check_iota(result: TensorType, axis: int, extents: int) -> None:
@@ -335,16 +321,16 @@ def check_iota(result: TensorType, axis: int, extents: int) -> None:
     _check_extents("iota", result, extents)
 
 
-def cast(x: ir.Value, element: DType | str, loc: ir.Location | None = None) -> ir.Value:
+def cast(x: ir.Value, element: DType | str) -> ir.Value:
     """The same values in another dtype: floats saturate to integers, NaN gives 0, integers wrap."""
-    return _make("cast", TensorType(TensorType.of(x).shape, dtype(element)), [x], loc=loc)
+    return _make("cast", TensorType(TensorType.of(x).shape, dtype(element)), [x])
 
 
-def bitcast(x: ir.Value, element: DType | str, loc: ir.Location | None = None) -> ir.Value:
+def bitcast(x: ir.Value, element: DType | str) -> ir.Value:
     """The same bits in another dtype of the same width."""
     source, target = TensorType.of(x), dtype(element)
     check_bitcast(source.dtype, target)
-    return _make("bitcast", TensorType(source.shape, target), [x], loc=loc)
+    return _make("bitcast", TensorType(source.shape, target), [x])
 
 
 def check_bitcast(source: DType, target: DType) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from mlir import ir
 
 from .passes.fuse import candidates
-from .passes.registry import register
 from .passes.targets import find_target
 
 
@@ -20,7 +19,6 @@ class CandidatesOptions:
     count: int = 4
 
 
-@register("dodeca-candidates", "Prints the best programs found, each a module", CandidatesOptions)
 def print_candidates(module: ir.Operation, options: CandidatesOptions) -> None:
     """Print each with its predicted time; the module stays as it is."""
     target = find_target(options.target)

@@ -116,17 +116,21 @@ class _Writer:
 
     def write(self, x: Tensor) -> ir.Value:
         operands = [self.values[id(operand)] for operand in x.operands]
-        loc = self.location(x.place)
+        extents = self.extents_of(x.shape) if x.op in ("contiguous", "iota") else []
+        with self.location(x.place):
+            return self._operation(x, operands, extents)
+
+    def _operation(self, x: Tensor, operands: list[ir.Value], extents: list[ir.Value]) -> ir.Value:
         if x.op == "constant":
-            return ops.constant(x.attribute, x.dtype, _sizes_known(x.shape), loc=loc)
+            return ops.constant(x.attribute, x.dtype, _sizes_known(x.shape))
         if x.op == "iota":
-            return ops.iota(_sizes(x.shape), x.attribute, x.dtype, self.extents_of(x.shape), loc)
+            return ops.iota(_sizes(x.shape), x.attribute, x.dtype, extents)
         if x.op in ("cast", "bitcast"):
-            return getattr(ops, x.op)(operands[0], x.dtype, loc)
+            return getattr(ops, x.op)(operands[0], x.dtype)
         if x.op in ("sum_reduce", "max_reduce"):
-            return ops.reduce(x.op, operands[0], x.attribute, loc)
+            return ops.reduce(x.op, operands[0], x.attribute)
         if x.op != "contiguous":
-            return ops.elementwise(x.op, *operands, loc=loc)
+            return ops.elementwise(x.op, *operands)
         view: View = x.attribute
         sources = len(view.maps)
         return ops.contiguous(
@@ -134,9 +138,8 @@ class _Writer:
             view,
             _sizes(x.shape),
             indices=operands[sources:],
-            extents=self.extents_of(x.shape),
+            extents=extents,
             element=x.dtype,
-            loc=loc,
         )
 
     def extents_of(self, shape: Shape) -> list[ir.Value]:

@@ -23,7 +23,8 @@ from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # 
 from .diagnostics import MLIR_NAME, Diagnostic, Source, collected, mismatches
 from .dialect import context
 from .dialect.errors import CompileError, Error
-from .pass_pipeline import Pipeline, all_passes, build_pipeline, check_module, option_names
+from .pass_pipeline import Pipeline, build_pipeline, check_module, option_names
+from .pass_table import PASSES
 
 SPLIT = "// -----"
 
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 def list_passes() -> str:
     """Our passes, each with its summary and its options with types and defaults."""
     lines = []
-    for row in sorted(all_passes().values(), key=lambda row: row.name):
+    for row in sorted(PASSES.values(), key=lambda row: row.name):
         lines.append(f"{row.name:24}{row.summary}")
         defaults = {field.name: field.default for field in fields(row.options)}
         for name, (field, kind) in option_names(row).items():

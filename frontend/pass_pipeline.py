@@ -10,7 +10,6 @@ passes. After each of ours the module must verify, by MLIR's rules and by the di
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from dataclasses import dataclass, fields
@@ -21,26 +20,9 @@ from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
 from mlir.passmanager import PassManager
 
-from . import candidates as candidates  # they register passes
-from . import simplify as simplify
 from .dialect.errors import CompileError, Error
 from .dialect.verifier import findings_in, place
-from .passes.registry import PASSES, NoOptions, Pass, register
-
-MODULES = ("fuse", "tile", "lower")  # the modules of the compiler that register passes
-
-
-def all_passes() -> dict[str, Pass]:
-    """The table with the passes of every module in MODULES, which are imported only now."""
-    for module in MODULES:
-        importlib.import_module(f".passes.{module}", __package__)
-    return PASSES
-
-
-@register("dodeca-verify", "Checks every rule of the dialect")
-def _verify(module: ir.Operation, options: NoOptions) -> None:
-    """Nothing to do: the module is verified after every pass of ours, and so after this one."""
-
+from .pass_table import PASSES, Pass
 
 # --- running ------------------------------------------------------------------------------------
 
@@ -144,28 +126,27 @@ def diagnostics_of(error: MLIRError) -> list[str]:
 
 def build_pipeline(text: str, context: ir.Context) -> Pipeline:
     """The pass manager for a pipeline's text; Error says what in it is unknown or malformed."""
-    table = all_passes()
     elements = [_element(part) for part in _split(text)]
     if len(elements) == 1 and elements[0].name in ("builtin.module", "any"):
         elements = [_element(part) for part in _split(elements[0].inner)]
     pipeline = Pipeline(context)
-    _extend(pipeline, elements, table)
+    _extend(pipeline, elements)
     return pipeline
 
 
-def _extend(pipeline: Pipeline, elements: list[_Element], table: dict[str, Pass]) -> None:
+def _extend(pipeline: Pipeline, elements: list[_Element]) -> None:
     for element in elements:
-        if element.name in table:
-            row = table[element.name]
+        if element.name in PASSES:
+            row = PASSES[element.name]
             options = parse_options(row, element.options)
             if row.expands:
                 parts = [_element(part) for part in _split(row.expands(options))]
-                _extend(pipeline, parts, table)
+                _extend(pipeline, parts)
             else:
                 pipeline.add_ours(row, options)
             continue
         for name in re.findall(r"[\w.-]+", element.inner):
-            if name in table:
+            if name in PASSES:
                 raise Error(f"{name} runs on the module: it cannot stand inside {element.name}()")
         pipeline.add_upstream(element.text)
 

@@ -19,11 +19,9 @@ from mlir import ir
 from .dialect.ops import operation_name
 from .dialect.primitives import PRIMITIVES
 from .dialect.verifier import walk
-from .passes.registry import NoOptions, register
 
 
-@register("dodeca-simplify", "Removes dead operations and merges equal ones")
-def simplify(module: ir.Operation, options: NoOptions) -> None:
+def simplify(module: ir.Operation) -> None:
     """Merge equal operations in every block, then erase what nothing reads."""
     blocks = [block for op in walk(module) for region in op.regions for block in region.blocks]
     for block in blocks:

@@ -52,7 +52,7 @@ def derived_candidates(
 
     A class with a reduction and no load of a buffer gets a buffer over its axes, and its load.
     """
-    axes, dtypes = graph.axes(), graph.dtypes()
+    axes, dtypes = graph.axes, graph.dtypes
     early = graph.follow(False, lambda n, below: _is_early(n, below, free), lambda a, b: a or b)
     found: dict[str, Candidate] = {}
     seen: set[str] = set()

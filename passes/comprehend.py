@@ -10,10 +10,11 @@ point, so that equal computations get equal terms (De Bruijn's levels, counted f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from mlir import ir
 
-from ..dialect import DTYPES, PRIMITIVES, TensorType, ops
+from ..dialect import DTYPES, TensorType, ops
 from ..dialect.errors import CompileError
 from ..dialect.verifier import place
 from . import terms
@@ -41,6 +42,7 @@ def static_shape(value: ir.Value) -> tuple[int, ...]:
     return tuple(size for size in kind.shape if size is not None)
 
 
+@dataclass
 class Comprehension:
     """Gives the element of any value of a function at any point, as a term.
 
@@ -48,14 +50,9 @@ class Comprehension:
     are computed. `watch`, if given, is told each (value, point, term) that is built.
     """
 
-    def __init__(
-        self,
-        buffer: Callable[[ir.Value], str | None],
-        watch: Callable[[ir.Value, Point, Term], None] | None = None,
-    ):
-        self.buffer = buffer
-        self.watch = watch
-        self._memo: dict[tuple[ir.Value, Point], Term] = {}
+    buffer: Callable[[ir.Value], str | None]
+    watch: Callable[[ir.Value, Point, Term], None] | None = None
+    _memo: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
 
     def whole(self, value: ir.Value) -> Term:
         """The element at the value's own axes d0, d1, ..."""
@@ -95,10 +92,7 @@ class Comprehension:
             return self._reduce(REDUCTION_OF[short], operation, point)
         # the last operand first, as in a view: the search meets equalities in this order
         args = [self._element(x, point) for x in reversed(operation.operands)][::-1]
-        if short in ("cast", "bitcast"):
-            return (terms.cast if short == "cast" else terms.bitcast)(args[0], kind.dtype)
-        assert short in PRIMITIVES
-        return terms.apply(short, *args)
+        return terms.make(short, args, None, kind.dtype)
 
     def _reduce(self, op: str, operation: ir.Operation, point: Point) -> Term:
         operand = operation.operands[0]

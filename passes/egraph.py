@@ -7,10 +7,13 @@ graph.classes[graph.class_of[t]]     every way of computing t that was found
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from datetime import timedelta
+from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import egglog as eg
@@ -19,7 +22,7 @@ import ml_dtypes
 from ..dialect import DTYPES, DType
 from . import rules, terms
 from .index import Axis, of_axis
-from .terms import Term
+from .terms import Term, postorder
 
 Split = tuple[Axis, Axis, Axis]
 T = TypeVar("T")
@@ -102,6 +105,7 @@ class Saturated:
                 found[where] = new
         return found
 
+    @cached_property
     def axes(self) -> dict[str, frozenset[Axis] | None]:
         """The axes that each class depends on."""
 
@@ -117,6 +121,7 @@ class Saturated:
 
         return self.follow(None, of_node, both)
 
+    @cached_property
     def dtypes(self) -> dict[str, DType | None]:
         """The dtype of each class."""
 
@@ -147,49 +152,35 @@ def saturate(
     changed something: its name, the iteration, and a function that reads the classes.
     """
     started = time.perf_counter()
-    order = terms.postorder([*roots, *(t for pair in equal for t in pair)])
+    order = postorder([*roots, *(t for pair in equal for t in pair)])
     allowed = {rule.name for rule in rules.active(precision)} - set(without)
     for name, make in _JOINED:
         if name in allowed:
             made = [(t, make(t)) for t in order]
             equal = [*equal, *((t, new) for t, new in made if new is not None)]
-    order = terms.postorder([*order, *(t for pair in equal for t in pair)])
+    order = postorder([*order, *(t for pair in equal for t in pair)])
     parts = [found for split in splits for found in _parts(order, *split)]
-    order = terms.postorder([*order, *(part for *_, part in parts)])
+    order = postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}
-    graph = eg.EGraph()
-    graph.run(rules.declarations())
-    known = [fact for t in order for fact in _facts(t, number)]
-    known += _limits()
-    axes = {t.attr for t in order if t.op in terms.FOLDS}
-    axes.update(a for split in splits for a in split)
-    known += [f"(set (size {_axis(a)}) {float(a.size)})" for a in sorted(axes)]
-    known += [f"(union (named {number[x]}) (named {number[y]}))" for x, y in equal]
-    known += [
-        f"(union (cut (named {number[whole]}) {_axis(axis)}) (named {number[part]}))"
-        for whole, axis, part in parts
-    ]
-    known += [
-        f"(early (named {number[t]}))"
-        for t in order
-        if t.op == "const" or (t.op == "load" and t.attr[0] in early)
-    ]
-    for split in splits:
-        graph.register(rules.splits(*(rules.Axis(_name(a)) for a in split)))
-    for pair in dict.fromkeys(swap for t in order for swap in terms.swaps(t)):
-        graph.register(rules.swaps(*(rules.Axis(_name(a)) for a in pair)))
-    parsed = [c for line in known for c in graph._egraph.parse_program(line)]  # each keeps its text
-    graph._run_program(*parsed)
-
-    def read() -> Saturated:
-        classes, named = _read(graph, order)
-        return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
-
+    known = _known(order, number, equal, parts, early)
+    axes = [*(("splits", split) for split in splits)]
+    axes += dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t))
     tables = rules.rulesets(precision, frozenset(without))
     work = {name: Work() for name in tables}
-    told = watch and partial(watch, read=read)
-    iterations, stopped = _run(graph, tables, work, budget, started, told)
-    found = read()
+    rows = tuple(rule for rule in rules.active(precision) if rule.name in tables)
+    with _graph(rows, watch is not None) as graph:
+        for relation, related in axes:
+            graph.register(getattr(rules, relation)(*(rules.Axis(_name(a)) for a in related)))
+        # each command keeps the text that it was parsed from
+        graph._run_program(*(c for line in known for c in graph._egraph.parse_program(line)))
+
+        def read() -> Saturated:
+            classes, named = _read(graph, order)
+            return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
+
+        told = watch and partial(watch, read=read)
+        iterations, stopped = _run(graph, tables, work, budget, started, told)
+        found = read()
     found.report = {
         "terms": len(order),
         "nodes": sum(map(len, found.classes.values())),
@@ -201,6 +192,27 @@ def saturate(
         "seconds": time.perf_counter() - started,
     }
     return found
+
+
+_KEPT = threading.Lock()
+
+
+@contextmanager
+def _graph(rows: tuple[rules.Rule, ...], alone: bool) -> Iterator[eg.EGraph]:
+    """An e-graph that knows the rules: a new one if it is to stay alone, or one kept for all, that
+    is emptied at the end. To tell egglog the rules takes longer than most searches."""
+    if alone:
+        yield _declared.__wrapped__(rows)
+        return
+    with _KEPT, _declared(rows) as graph:
+        yield graph
+
+
+@lru_cache(4)
+def _declared(rows: tuple[rules.Rule, ...]) -> eg.EGraph:
+    graph = eg.EGraph()
+    graph.run(eg.seq(rules.declarations(), rules.analysis(), *(row.ruleset for row in rows)))
+    return graph
 
 
 @dataclass
@@ -220,17 +232,23 @@ def _run(
     watch: Watch | None,
 ) -> tuple[int, str]:
     """The number of iterations, and why they ended."""
-    analysis = rules.analysis()
+    facts, every = rules.analysis().saturate(), list(tables.values())
+    steps = [("", facts), *tables.items()] if watch else [("", eg.seq(facts, *every))]
     for iteration in range(budget.iterations):
-        graph.run(analysis.saturate())
         changed = False
-        for name, ruleset in tables.items():
+        for name, step in steps:
             before = time.perf_counter()
-            done = graph.run(ruleset)
-            work[name].matches += sum(done.num_matches_per_rule.values())
-            work[name].seconds += time.perf_counter() - before
+            done = graph.run(step)
+            passed = time.perf_counter() - before
+            spent = done.search_and_apply_time_per_rule  # in whole units of one that varies
+            total = sum(spent.values(), timedelta())
+            for rule, matches in done.num_matches_per_rule.items():
+                row, _, number = (rule.name or "").partition(" ")
+                if number:
+                    work[row].matches += matches
+                    work[row].seconds += passed * (spent[rule] / total) if total else 0.0
             changed |= done.updated
-            if done.updated and watch:
+            if done.updated and watch and name:
                 watch(name, iteration)
             if time.perf_counter() - started > budget.seconds:
                 return iteration + 1, f"time budget of {budget.seconds} s"
@@ -264,6 +282,28 @@ def _name(axis: Axis) -> str:
 
 def _axis(axis: Axis) -> str:
     return f'(axis "{_name(axis)}")'
+
+
+def _known(
+    order: Sequence[Term],
+    number: dict[Term, int],
+    equal: Sequence[tuple[Term, Term]],
+    parts: Sequence[tuple[Term, Axis, Term]],
+    early: Collection[str],
+) -> list[str]:
+    """All that is known at the start, in egglog's words (as text, 20 times as fast)."""
+    known = [fact for t in order for fact in _facts(t, number)]
+    known += _limits()
+    axes = {t.attr for t in order if t.op in terms.FOLDS}
+    axes.update(a for _, axis, part in parts for a in (axis, *part.axes))
+    known += [f"(set (size {_axis(a)}) {float(a.size)})" for a in sorted(axes)]
+    known += [f"(union (named {number[x]}) (named {number[y]}))" for x, y in equal]
+    known += [
+        f"(union (cut (named {number[whole]}) {_axis(axis)}) (named {number[part]}))"
+        for whole, axis, part in parts
+    ]
+    loaded = [t for t in order if t.op == "const" or (t.op == "load" and t.attr[0] in early)]
+    return known + [f"(early (named {number[t]}))" for t in loaded]
 
 
 def _limits() -> list[str]:
@@ -342,7 +382,11 @@ def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], 
     for where, found in classes.items():
         found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
         classes[where] = list(dict.fromkeys(found))
-    return classes, named
+
+    def below(where: str) -> list[str]:
+        return [child for node in classes[where] for child in node.children]
+
+    return {where: classes[where] for where in postorder(classes, children=below)}, named
 
 
 def _drop_unread(found: list[ENode], classes: dict[str, list[ENode]]) -> bool:

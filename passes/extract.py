@@ -2,9 +2,9 @@
 
 Every value of a region may be materialised. For a set of materialised values each kernel's term is
 the cheapest that its class offers, where loads from other buffers of the set are allowed. Of a few
-values all sets are looked at; of more, sets are found by local search: add a value, drop one or all
-between two, or move one to a neighbour, as long as the predicted time falls. The same input gives
-the same result in every process.
+values all sets are looked at; of more, sets are found by local search: add values, drop one, or
+move one to a neighbour, as long as the predicted time falls. The same input gives the same result
+in every process.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Extractor:
             lambda n, below: reduce(int.__or__, below, self.bit.get(n.loaded or "", 0)),
             int.__or__,
         )
-        self.axes = {where: axes or frozenset() for where, axes in self.graph.axes().items()}
+        self.axes = {where: axes or frozenset() for where, axes in self.graph.axes.items()}
         free = {name: self.bit[name] for name, value in self.candidates.items() if value.free}
         self.free = sum(free.values())
         self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
@@ -187,8 +187,11 @@ class Extractor:
         return [kernels for _, kernels in self.best]
 
     def _local_search(self, fixed: set[str]) -> None:
-        kept = fixed | {c.name for c in self.candidates.values() if c.folds and c.users}
-        seconds = self._guess_total(kept)
+        folds = {c.name for c in self.candidates.values() if c.folds and c.users}
+        seconds, kept = min(
+            ((self._guess_total(start), start) for start in (fixed | folds, fixed)),
+            key=lambda pair: pair[0],
+        )
         improved = True
         while improved:
             improved = False
@@ -209,21 +212,17 @@ class Extractor:
             del self.best[self.count :]
 
     def _moves(self, kept: set[str], fixed: set[str]) -> Iterable[set[str]]:
-        """Sets near `kept`: each value is moved to one that reads it, dropped, or added; the values
-        between two are dropped at once; and what sums over one axis read is added at once."""
+        """Sets near `kept`: each value is moved to one that reads it, dropped, or added; and what
+        sums over one axis read is added at once."""
         for names in self._read_together.values():
             yield kept | names
         for name in self.candidates:
             if name in kept and name not in fixed:
                 after = [n for n in self.candidates if n in self._after[name]]
-                for user in after[:6]:
+                for user in after[:4]:
                     if user not in kept:
                         yield (kept - {name}) | {user}
                 yield kept - {name}
-                for end in [n for n in after if n in kept][:8]:
-                    between = {n for n in after if n in kept - fixed and end in self._after[n]}
-                    if between:
-                        yield kept - between - {name}
             elif name not in kept:
                 yield kept | {name}
 
@@ -556,11 +555,10 @@ class _Cheapest:
         if node.op in ROLLING:
             if node.op == "scatter":
                 axes = axes - self.extractor.axes[node.children[2]]
-            inside = INSTRUCTIONS["exp2"] if node.op in ("roll", "part") else 2.0
-            return (
-                self._times(axes) * 1.2
-                + self._times(self.extractor.axes[node.children[0]]) * inside
-            )
+            rolls = node.op in ("roll", "part")
+            scores = self._times(self.extractor.axes[node.children[0]])
+            inside = INSTRUCTIONS["exp2"] if rolls else 2.0
+            return self._times(axes) * (1.2 if rolls else 1.8) + scores * inside
         term = node.template
         if term is None or term.op != "load":
             op = term.op if term is not None else node.op

@@ -29,21 +29,12 @@ from .egraph import Budget, Saturated, saturate
 from .extract import Chosen, Extractor, splittable
 from .index import Axis, Expr
 from .regions import Region, partition, spreads
-from .registry import register
 from .schedule import Schedule
-from .targets import Target, find_target
+from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE, PREDICTED = "dodeca.schedule", "dodeca.predicted"
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
-
-
-@dataclass(frozen=True)
-class FuseOptions:
-    """For which target kernels are chosen, and which classes of rules may be used."""
-
-    target: str = "cpu"
-    precision: str = "fast"
 
 
 @dataclass
@@ -53,17 +44,6 @@ class Fused:
     module: ir.Module
     regions: list[dict] = field(default_factory=list)
     chosen: list[tuple[Region, list[Chosen]]] = field(default_factory=list)
-
-
-@register("dodeca-fuse", "Chooses kernels by equality saturation and extraction", FuseOptions)
-def _fuse_pass(module: ir.Operation, options: FuseOptions) -> None:
-    fused = fuse(module, find_target(options.target), options.precision)
-    body = module.regions[0].blocks[0]
-    for op in list(body.operations):
-        op.operation.erase()
-    for op in list(fused.module.body.operations):
-        op.operation.detach_from_parent()
-        body.append(op.operation)
 
 
 def fuse(
@@ -161,7 +141,7 @@ def _solve(
     splits = splittable(roots, target)
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
     graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
-    found = {names[v]: _candidate(v, region, whole, graph, folds) for v in values}
+    found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
     extractor = Extractor(
         graph, found, outputs, target, list(inputs.values()), precision == "strict", count
@@ -205,14 +185,10 @@ def _candidate_values(region: Region) -> list[ir.Value]:
         size = prod(static_shape(value))
         if name in QUICK and all(x in quick for x in op.operands):
             quick.add(value)
-        spread = name in ("constant", "iota") or (name == "contiguous" and spreads(op))
+        again = value in quick or (name == "contiguous" and spreads(op))
         reads = readers.get(value, [])
-        useful = len(reads) > 1 or any(
-            r in REDUCTION_OF or r == "contiguous" for r in [name, *reads]
-        )
-        if value in region.outputs or (
-            useful and not spread and value not in quick and 0 < size <= largest
-        ):
+        shared = len(reads) > 1 or any(r in (*REDUCTION_OF, "contiguous") for r in [name, *reads])
+        if value in region.outputs or (shared and not again and 0 < size <= largest):
             found.append(value)
     return found
 
@@ -224,27 +200,22 @@ def _largest(region: Region) -> int:
     return max((prod(static_shape(v)) for v in kept), default=0)
 
 
-def _candidate(
-    value: ir.Value,
-    region: Region,
-    whole: dict[ir.Value, Term],
-    graph: Saturated,
-    folds: Collection[str],
-) -> Candidate:
-    users = _readers_among(value, region, set(whole))
-    term, name = whole[value], region.names[value]
-    return Candidate(
-        name,
-        output_axes(static_shape(value)),
-        graph.class_of[term],
-        term.dtype,
-        tuple(region.names[v] for v in users),
-        name in folds,
-        value in region.prepared,
-    )
+def _candidates(
+    region: Region, whole: dict[ir.Value, Term], graph: Saturated, folds: Collection[str]
+) -> dict[str, Candidate]:
+    """The values that may become buffers, by their names."""
+    found: dict[str, Candidate] = {}
+    for value, term in whole.items():
+        name, axes = region.names[value], output_axes(static_shape(value))
+        users = tuple(region.names[v] for v in _readers_among(value, region, whole))
+        where, free = graph.class_of[term], value in region.prepared
+        found[name] = Candidate(name, axes, where, term.dtype, users, name in folds, free)
+    return found
 
 
-def _readers_among(value: ir.Value, region: Region, candidates: set[ir.Value]) -> list[ir.Value]:
+def _readers_among(
+    value: ir.Value, region: Region, candidates: Collection[ir.Value]
+) -> list[ir.Value]:
     """The first candidates on every path of readers from a value."""
     reached, found = {value}, {}
     for op in region.operations:
@@ -277,7 +248,7 @@ class _Builder:
         self.values: dict[ir.Value, ir.Value] = dict(
             zip(self.old.arguments, block.arguments, strict=True)
         )
-        self.kernels: dict[tuple, str] = {}
+        self.kernels: dict[tuple, func.FuncOp] = {}
 
     def add(self, region: Region, chosen: list[Chosen]) -> None:
         """Call a region's kernels on this region's values."""
@@ -287,36 +258,33 @@ class _Builder:
         for kernel in chosen:
             place = value_of[kernel.name].location if kernel.name in value_of else place
             with self.point, place:
-                kinds = [
-                    ir.RankedTensorType.get([a.size for a in axes], ir.Type.parse(t.dtype.mlir))
-                    for t, axes in _results(kernel.term, kernel.axes)
-                ]
                 arguments = [made[name] for name in kernel.reads]
-                name = self._kernel(kernel, [x.type for x in arguments], kinds)
-                call = func.CallOp(kinds, ir.FlatSymbolRefAttr.get(name), arguments)
+                call = func.CallOp(self._kernel(kernel, [x.type for x in arguments]), arguments)
                 call.attributes[PREDICTED] = ir.FloatAttr.get_f64(kernel.seconds)
             made.update(zip(kernel.names, call.results, strict=True))
         self.values |= {value_of[name]: x for name, x in made.items() if name in value_of}
 
-    def _kernel(self, kernel: Chosen, types: list[ir.Type], kinds: list[ir.Type]) -> str:
-        """The name of the function that computes a kernel; a new one only if it is new."""
+    def _kernel(self, kernel: Chosen, types: list[ir.Type]) -> func.FuncOp:
+        """The function that computes a kernel; a new one only if it is new."""
         rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
         term = terms.plain(rename_buffers(kernel.term, rename))
         key = (term, kernel.axes, kernel.schedule)
         if key in self.kernels:
             return self.kernels[key]
+
+        def body(*arguments: ir.Value) -> list[ir.Value]:
+            decomposer = Decomposer({f"a{i}": x for i, x in enumerate(arguments)})
+            found = terms.outcomes(term, len(kernel.axes))
+            return [decomposer.tensor(t, kernel.axes[:rank]) for t, rank in found]
+
         name = f"k{len(self.kernels)}_{describe(term)}"
-        self.kernels[key] = name
         with ir.InsertionPoint(self.module.body):
-            made = func.FuncOp(name, (types, kinds), visibility="private")
-            made.attributes[SCHEDULE] = schedule_attribute(kernel.schedule)
-            block = made.add_entry_block()
-            with ir.InsertionPoint(block):
-                buffers = {f"a{i}": x for i, x in enumerate(block.arguments)}
-                decomposer = Decomposer(buffers)
-                results = _results(term, kernel.axes)
-                func.ReturnOp([decomposer.tensor(t, axes) for t, axes in results])
-        return name
+            made = func.FuncOp.from_py_func(*types, name=name)(body)
+        function = made.func_op  # pyright: ignore[reportFunctionMemberAccess]  # not in stubs
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        function.attributes[SCHEDULE] = schedule_attribute(kernel.schedule)
+        self.kernels[key] = function
+        return function
 
     def finish(self) -> None:
         last = self.old.operations[len(self.old.operations) - 1]
@@ -324,21 +292,16 @@ class _Builder:
             func.ReturnOp([self.values[v] for v in last.operands])
 
 
-def _results(root: Term, axes: tuple[Axis, ...]) -> list[tuple[Term, tuple[Axis, ...]]]:
-    """The results of a kernel and the axes of each."""
-    return [(t, axes[:rank]) for t, rank in terms.outcomes(root, len(axes))]
-
-
 def rename_buffers(term: Term, names: dict[str, str]) -> Term:
     """The same term on buffers of other names."""
-    moved: dict[Term, Term] = {}
-    for t in postorder([term]):
-        made = terms.rebuild(t, moved)
-        if made.op == "load":
-            name, index, shape = made.attr
-            made = terms.load(names[name], index, shape, made.dtype)
-        moved[t] = made
-    return moved[term]
+
+    def renamed(x: Term) -> Term:
+        if x.op != "load":
+            return x
+        name, index, shape = x.attr
+        return terms.load(names[name], index, shape, x.dtype)
+
+    return terms.rewrite(term, renamed)
 
 
 def describe(term: Term) -> str:

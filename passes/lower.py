@@ -6,14 +6,11 @@ dialect. The passes are upstream's but for `dodeca-keep-sqrt`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mlir import ir
 from mlir.dialects import llvm
 
 from ..dialect.verifier import walk
-from .registry import NoOptions, register
-from .targets import find_target
+from .targets import Target
 
 _CPU = (
     "convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
@@ -30,16 +27,8 @@ _GPU_LAST = {
 }
 
 
-@dataclass(frozen=True)
-class LowerOptions:
-    """For which target."""
-
-    target: str = "cpu"
-
-
-@register("dodeca-keep-sqrt", "Hides square roots from the lowering that wants library calls")
-def keep_sqrt(module: ir.Operation, options: NoOptions) -> None:
-    """Rewrites each `llvm.intr.sqrt x` as `llvm.call_intrinsic "llvm.sqrt"(x)`.
+def keep_sqrt(module: ir.Operation) -> None:
+    """`dodeca-keep-sqrt`: rewrites each `llvm.intr.sqrt x` as `llvm.call_intrinsic "llvm.sqrt"(x)`.
 
     They mean the same, but `convert-gpu-to-nvvm` refuses the first: it wants to see every square
     root itself and make it a call to libdevice. Goes between `convert-math-to-llvm` and it.
@@ -53,10 +42,8 @@ def keep_sqrt(module: ir.Operation, options: NoOptions) -> None:
         op.erase()
 
 
-@register("dodeca-lower", "Lowers tile programs to the LLVM dialect", LowerOptions, expands=True)
-def lowering(options: LowerOptions) -> str:
+def lowering(target: Target) -> str:
     """The passes, upstream's but for one, that lower tile programs for a target."""
-    target = find_target(options.target)
     if not target.is_gpu:
         return _CPU
     last = _GPU_LAST[target.family].replace("CHIP", target.chip)

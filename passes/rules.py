@@ -17,10 +17,11 @@ they stand here so that this table is the whole list.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import egglog as eg
@@ -144,10 +145,10 @@ class Rewrite:
     made: Node
     guards: dict[str, Facts]  # by what they ask for
 
-    def rule(self, *without: str) -> eg.RewriteOrRule:
+    def rule(self, *without: str, name: str | None = None) -> eg.RewriteOrRule:
         """The egglog rule; `without` names guards to leave out."""
         asked = [f for text, facts in self.guards.items() if text not in without for f in facts]
-        return eg.rule(*self.shape, *asked).then(eg.union(self.found).with_(self.made))
+        return eg.rule(*self.shape, *asked, name=name).then(eg.union(self.found).with_(self.made))
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ class Rule:
 
     @cached_property
     def ruleset(self) -> eg.Ruleset:
-        return eg.ruleset(*(rewrite.rule() for rewrite in self.rewrites))
+        """What egglog runs; its rules are named after the row."""
+        named = enumerate(self.rewrites)
+        return eg.ruleset(*(rewrite.rule(name=f"{self.name} {n}") for n, rewrite in named))
 
 
 def _rewrite(law: str, when: str) -> Rewrite:
@@ -240,11 +243,7 @@ def _build(tree: ast.AST) -> Any:  # a Node or an Axis
     if isinstance(tree, ast.Subscript):
         return cut(_build(tree.value), _build(tree.slice))
     if isinstance(tree, ast.BinOp):
-        if (
-            isinstance(tree.left, ast.Name)
-            and tree.left.id == "c"
-            and ast.unparse(tree.right) == "d"
-        ):
+        if ast.unparse(tree) == "c * d":
             return Node.real(key, a * b)
         left, right = _build(tree.left), _build(tree.right)
         if isinstance(tree.op, ast.Sub):
@@ -409,29 +408,25 @@ def active(precision: str) -> list[Rule]:
 @cache
 def analysis() -> eg.Ruleset:
     """How facts about a term follow from its operands, or from where it stands."""
-    free_x, free_y, free_z = map(_free, "xyz")
-    of_x, of_y, of_z = (eg.eq(f).to(free(t)) for f, t in ((free_x, x), (free_y, y), (free_z, z)))
 
-    def follows(op: Node, facts: list, axes: eg.Set[Axis]) -> eg.RewriteOrRule:
+    def follows(operands: str, op: Node, folds: bool = False) -> eg.RewriteOrRule:
+        facts = [eg.eq(_free(t)).to(free(NAMES[t])) for t in operands]
+        axes = reduce(operator.or_, map(_free, operands))
+        axes = axes.remove(j) if folds else axes
         return eg.rule(eg.eq(w).to(op), *facts).then(eg.set_(free(w)).to(axes))
 
     def implies(fact: eg.Unit, *facts: eg.Fact | eg.Unit) -> eg.RewriteOrRule:
         return eg.rule(*facts).then(fact)
 
-    both = free_x | free_y
+    of_one = sum_over(j, x), max_over(j, x), roll_one(j, x), part_one(j, x), spread(j, x)
+    of_two = contract(j, x, y), roll(j, x, y), part(j, x, y), tilt(j, x, y)
     return eg.ruleset(
-        follows(apply1(key, x), [of_x], free_x),
-        *(follows(op, [of_x, of_y], both) for op in (x + y, x * y, apply2(key, x, y))),
-        follows(select(x, y, z), [of_x, of_y, of_z], both | free_z),
-        *(
-            follows(op, [of_x], free_x.remove(j))
-            for op in (sum_over(j, x), max_over(j, x), roll_one(j, x), part_one(j, x), spread(j, x))
-        ),
-        *(
-            follows(op, [of_x, of_y], both.remove(j))
-            for op in (contract(j, x, y), roll(j, x, y), part(j, x, y), tilt(j, x, y))
-        ),
-        follows(scatter(j, x, y, z), [of_x, of_y, of_z], both.remove(j) | free_z),
+        follows("x", apply1(key, x)),
+        *(follows("xy", op) for op in (x + y, x * y, apply2(key, x, y))),
+        follows("xyz", select(x, y, z)),
+        *(follows("x", op, folds=True) for op in of_one),
+        *(follows("xy", op, folds=True) for op in of_two),
+        follows("xyz", scatter(j, x, y, z), folds=True),  # z does not depend on j
         eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
         implies(exponent(x), eg.eq(w).to(apply1("exp2", x))),
         implies(factor_in(j, x), eg.eq(w).to(sum_over(j, x))),

@@ -16,6 +16,7 @@ weight that is infinite or NaN there makes the plain sum NaN, and not this one.)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,13 +186,12 @@ class _Stager:
         size = min(self.schedule.fold, self.axis.size)
         end = self.axis.size // size * size
         low, high = _reach(group, self.axis, self._bound)
+        inner = Axis(f"{self.axis.name}i", size)
         if end > size:
             outer = Axis(f"{self.axis.name}o", end - size + 1)
-            inner = Axis(f"{self.axis.name}i", size)
             steps = self._turn(group, of_axis(outer), inner)
             yield Phase(steps, outer, 0, end, size, low, high)
         else:
-            inner = Axis(f"{self.axis.name}i", size)
             yield Phase(self._turn(group, Expr(0), inner))
         if self.axis.size > end:
             inner = Axis(f"{self.axis.name}i", self.axis.size - end)
@@ -200,12 +200,10 @@ class _Stager:
     def _bound(self, expr: Expr) -> Expr:
         """The largest value of an expression in this program, by the program's place."""
         ends: dict[Axis, Expr] = {}
-        for a, place in self.places.items():
-            last = self.inner[a].size - 1 if a in self.inner else 0
+        for a, inner in self.inner.items():
             grows = (expr.coefficient(a) or 0) > 0
-            start = {self.inner[a]: Expr(last if grows else 0)} if a in self.inner else {}
-            ends[a] = substitute(place, start)
-        return substitute(expr, ends)
+            ends[a] = substitute(self.places[a], {inner: Expr(inner.size - 1 if grows else 0)})
+        return substitute(expr, {**self.places, **ends})
 
     # --- one turn -----------------------------------------------------------------------------
 
@@ -247,10 +245,8 @@ class _Stager:
         self, turn: _Turn, group: list[Term], places: dict[Axis, Expr], known: dict[Term, Term]
     ) -> None:
         """Store the folds over other axes that several arguments read."""
-        readers: dict[Term, int] = {}
-        for x in dict.fromkeys(x for f in group for x in f.args):
-            for part in _heavy([x], self.axis, known):
-                readers[part] = readers.get(part, 0) + 1
+        arguments = dict.fromkeys(x for f in group for x in f.args)
+        readers = Counter(part for x in arguments for part in _heavy([x], self.axis, known))
         for part, count in readers.items():
             if count > 1:
                 known[part] = self._store(turn, terms.at(part, places, known), part.axes)
@@ -327,8 +323,7 @@ class _Stager:
         """The accumulator of a fold."""
         name = fold.dtype.name
         wide = DTYPES[WIDE.get(name, name) if fold.op == "sum" else name]
-        neutral = terms.identity("max" if fold.op == "max" else "sum", fold.dtype)
-        return self._kept(("total", fold), 1, neutral, wide)
+        return self._kept(("total", fold), 1, terms.identity(fold.op, fold.dtype), wide)
 
     def _score_state(self, score: Term) -> tuple[Term, ...]:
         """The maximum of a score so far, the one with this block, and the factor between them."""
@@ -423,8 +418,8 @@ def _reach(
     group: list[Term], axis: Axis, bound: Callable[[Expr], Expr]
 ) -> tuple[Expr | None, Expr | None]:
     """From where and up to where along the axis some fold of the group may change."""
-    lows: list[Expr | None] = []
-    highs: list[Expr | None] = []
+    lows: set[Expr | None] = set()
+    highs: set[Expr | None] = set()
     for f in group:
         if f.op in ("spread", "tilt"):
             return None, None
@@ -439,10 +434,10 @@ def _reach(
                 low = rest * -1
             else:
                 high = rest + 1
-        lows.append(low)
-        highs.append(high)
-    same = [ends[0] if all(e == ends[0] for e in ends) else None for ends in (lows, highs)]
-    return same[0], same[1]
+        lows.add(low)
+        highs.add(high)
+    low, high = (ends.pop() if len(ends) == 1 else None for ends in (lows, highs))
+    return low, high
 
 
 def _conditions(value: Term, neutral: float) -> list[Expr]:

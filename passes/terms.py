@@ -10,12 +10,13 @@ constructor `term` puts operands in canonical order and applies the exact laws t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
 from math import prod
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import ml_dtypes
@@ -26,6 +27,7 @@ from ..dialect.errors import CompileError
 from ..dialect.interpreter import convert
 from .index import Axis, Datum, Expr, of_axis, of_term, substitute
 
+N = TypeVar("N")
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
 ROLLING = ("roll", "part", "spread", "tilt", "scatter")  # sums with their own loop: see `rolling`
@@ -89,10 +91,8 @@ class Term:
             return f"{self.attr[0]}[{', '.join(map(str, self.attr[1]))}]"
         words = [str(self.attr)] if self.op in ("index", "nonneg", "table", *FOLDS) else []
         words += [a.text for a in self.args]
-        name = (
-            f"{self.op}.{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else self.op
-        )
-        return f"{name}({', '.join(words)})"
+        kind = f".{self.dtype.mlir}" if self.op in ("cast", "bitcast", "index") else ""
+        return f"{self.op}{kind}({', '.join(words)})"
 
     def __add__(self, other: Term) -> Term:
         return apply("add", self, other)
@@ -189,8 +189,8 @@ def inside(expr: Expr, size: int) -> Term:
 
 
 def identity(op: str, dtype: DType) -> Any:
-    """What an empty `sum` or `max` gives: 0, or the lowest value."""
-    neutral = PRIMITIVES[REDUCTIONS[op]].identity
+    """What an empty fold gives: 0, or of a `max` the lowest value."""
+    neutral = PRIMITIVES[REDUCTIONS.get(op, "sum_reduce")].identity
     return dtype.lowest if neutral is None else neutral
 
 
@@ -263,47 +263,32 @@ def cast(x: Term, dtype: DType) -> Term:
     if x.dtype == dtype:
         return x
     if x.op == "const":
-        return constant(
-            convert(np.asarray(x.value, x.dtype.numpy), x.dtype.numpy, dtype.numpy), dtype
-        )
+        value = np.asarray(x.value, x.dtype.numpy)
+        return constant(convert(value, value.dtype, dtype.numpy), dtype)
     if x.op == "cast" and x.args[0].dtype == dtype and widens(dtype, x.dtype):
         return x.args[0]
-    if x.op == "mul" and x.dtype.name == "float64" and dtype.is_float and dtype.bits < 64:
-        narrow = _narrow_quotient(x, dtype)
-        if narrow is not None:
-            return narrow
-    return _intern("cast", (x,), None, dtype)
+    return _narrow_quotient(x, dtype) or _intern("cast", (x,), None, dtype)
 
 
 def widens(source: DType, target: DType) -> bool:
     """Whether every value of `source` is one of `target`: casting there and back is exact."""
-    if source.kind == "bool":
-        return True
-    if source.is_float and target.is_float:
-        exact = {"float16": ("float32", "float64"), "bfloat16": ("float32", "float64")}
-        return target.name in exact.get(source.name, ("float64",)) and source.bits < target.bits
-    if not source.is_float and target.is_float:
-        digits = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}[target.name]
-        return source.bits <= digits
-    if source.is_float:
-        return False
-    wider = source.bits < target.bits
-    return wider and (target.kind == "int" or source.kind == "uint")
+    rounds = source.name == "int64" and target.is_float  # numpy takes float64 for wide enough
+    return np.can_cast(source.numpy, target.numpy) and not rounds
 
 
-def _narrow_quotient(product: Term, dtype: DType) -> Term | None:
+def _narrow_quotient(x: Term, dtype: DType) -> Term | None:
     """cast(cast64(a) * recip(cast64(b))) = a / b, correctly rounded, where a and b are of `dtype`.
 
     A float64 product with a rounded reciprocal is within 2^-51.4 of a/b, while a/b is at least
     2^-49 away, relatively, from every midpoint between two float32 numbers: rounding it to float32
     (or narrower) gives the rounded quotient.
     """
-    for x, y in (product.args, product.args[::-1]):
-        if y.op != "recip":
-            continue
-        a, b = _narrowed(x, dtype), _narrowed(y.args[0], dtype)
-        if a is not None and b is not None:
-            return _intern("div", (a, b), None, dtype)
+    wide = x.op == "mul" and x.dtype.name == "float64" and dtype.is_float and dtype.bits < 64
+    for factor, inverse in (x.args, x.args[::-1]) if wide else ():
+        if inverse.op == "recip":
+            a, b = _narrowed(factor, dtype), _narrowed(inverse.args[0], dtype)
+            if a is not None and b is not None:
+                return _intern("div", (a, b), None, dtype)
     return None
 
 
@@ -344,18 +329,11 @@ def apply(op: str, *args: Term) -> Term:
     result = DTYPES["bool"] if row.gives_bool else kind
     if all(a.op == "const" for a in args):
         return _fold(op, args, result)
-    if op == "mul":
-        for x, y in (args, args[::-1]):
-            if y.op == "const" and y.value == 1:
-                return x
-    if op == "add" and not kind.is_float:
-        for x, y in (args, args[::-1]):
-            if y.op == "const" and y.value == 0:
-                return x
-    if kind.name == "bool" and op == "mul":
-        for y in args:
-            if y.op == "const" and not y.value:
-                return y
+    for x, y in (args, args[::-1]) if row.commutative else ():
+        if y.op == "const" and y.value == row.identity and not (op == "add" and kind.is_float):
+            return x
+        if y.op == "const" and not y.value and op == "mul" and kind.name == "bool":
+            return y
     if op == "less_than":
         order = _order(*args)
         if order is not None:
@@ -363,6 +341,18 @@ def apply(op: str, *args: Term) -> Term:
     if row.commutative and args[1].digest < args[0].digest:
         args = (args[1], args[0])
     return _intern(op, args, None, result)
+
+
+def make(op: str, args: Sequence[Term], attr: Any, dtype: DType) -> Term:
+    """An operation on terms, whichever it is: `attr` is a fold's axis or the ranks of results, and
+    `dtype` what a cast gives."""
+    if op in FOLDS:
+        return (rolling if op in ROLLING else reduction)(op, attr, *args)
+    if op in ("cast", "bitcast"):
+        return (cast if op == "cast" else bitcast)(args[0], dtype)
+    if op == "results":
+        return results(list(zip(args, attr, strict=True)))
+    return select(*args) if op == "select" else apply(op, *args)
 
 
 def _order(x: Term, y: Term) -> Term | None:
@@ -377,15 +367,11 @@ def _order(x: Term, y: Term) -> Term | None:
 
 def _position(x: Term) -> Expr | None:
     """The expression of an integer term that is a position and fits its dtype."""
-    if x.dtype.kind not in ("int", "uint"):
+    if x.dtype.kind not in ("int", "uint") or x.op not in ("const", "index"):
         return None
-    if x.op == "const":
-        return Expr(x.value)
-    if x.op != "index":
-        return None
-    low, high = x.attr.range
-    limits = np.iinfo(x.dtype.numpy)
-    return x.attr if limits.min <= low and high <= limits.max else None
+    expr, limits = of_term(x), np.iinfo(x.dtype.numpy)
+    low, high = expr.range
+    return expr if limits.min <= low and high <= limits.max else None
 
 
 def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
@@ -417,15 +403,7 @@ def rebuild(
         return index(moved(x.attr), x.dtype)
     if x.op == "nonneg":
         return nonneg(moved(x.attr))
-    if x.op in FOLDS:
-        return (rolling if x.op in ROLLING else reduction)(x.op, x.attr, *args)
-    if x.op in ("cast", "bitcast"):
-        return (cast if x.op == "cast" else bitcast)(args[0], x.dtype)
-    if x.op == "const":
-        return x
-    if x.op == "results":
-        return results(list(zip(args, x.attr, strict=True)))
-    return select(*args) if x.op == "select" else apply(x.op, *args)
+    return x if x.op == "const" else make(x.op, args, x.attr, x.dtype)
 
 
 def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None = None) -> Term:
@@ -445,11 +423,23 @@ def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None 
     return made.get(root, root)
 
 
-def postorder(roots: list[Term], ends: Callable[[Term], bool] | None = None) -> list[Term]:
-    """Every term below the roots once, children before parents; none where the walk `ends`."""
-    seen: set[Term] = set()
-    order: list[Term] = []
-    stack = [(t, False) for t in reversed(roots)]
+def rewrite(root: Term, change: Callable[[Term], Term]) -> Term:
+    """`root` with every part of it changed, operands first."""
+    made: dict[Term, Term] = {}
+    for x in postorder([root]):
+        made[x] = change(rebuild(x, made))
+    return made[root]
+
+
+def postorder(
+    roots: Iterable[N],
+    ends: Callable[[N], bool] | None = None,
+    children: Callable[[N], Iterable[N]] = attrgetter("children"),
+) -> list[N]:
+    """All that is below the roots once, children before parents; none where the walk `ends`."""
+    seen: set[N] = set()
+    order: list[N] = []
+    stack = [(x, False) for x in reversed([*roots])]
     while stack:
         x, done = stack.pop()
         if done:
@@ -457,7 +447,7 @@ def postorder(roots: list[Term], ends: Callable[[Term], bool] | None = None) -> 
         elif x not in seen and not (ends and ends(x)):
             seen.add(x)
             stack.append((x, True))
-            stack.extend((c, False) for c in reversed(x.children))
+            stack.extend([(c, False) for c in children(x)][::-1])
     return order
 
 
@@ -466,30 +456,26 @@ def postorder(roots: list[Term], ends: Callable[[Term], bool] | None = None) -> 
 
 def plain(root: Term) -> Term:
     """`root` with the sum that each rolling one in it stands for."""
-    made: dict[Term, Term] = {}
-    for x in postorder([root]):
-        made[x] = rebuild(x, made)
-        if x.op in ROLLING:
-            made[x] = unrolled(made[x])
-    return made[root]
+    return rewrite(root, lambda x: unrolled(x) if x.op in ROLLING else x)
 
 
 def rolled(root: Term) -> Term:
     """The inverse of `plain`: every sum that has the form of a rolling one is one."""
-    made: dict[Term, Term] = {}
-    for x in postorder([root]):
-        y = made[x] = rebuild(x, made)
-        if y.op == "sum" and y.dtype.is_float:
-            plain_y = plain(y)
-            made[x] = next((r for r in _guesses(y) if plain(r) is plain_y), y)
-        if y.op == "select" and y.args[1].op == "roll":
-            part = rolling("part", y.args[1].attr, *y.args[1].args)
-            made[x] = part if plain(part) is plain(y) else y
-    return made[root]
+
+    def roll(x: Term) -> Term:
+        guesses = list(_guesses(x))
+        whole = plain(x) if guesses else x
+        return next((guess for guess in guesses if plain(guess) is whole), x)
+
+    return rewrite(root, roll)
 
 
 def _guesses(x: Term) -> Iterator[Term]:
-    """Rolling sums that a sum may be, by the shape of its body."""
+    """Rolling sums that a term may be, by its shape."""
+    if x.op == "select" and x.args[1].op == "roll":
+        yield rolling("part", x.args[1].attr, *x.args[1].args)
+    if x.op != "sum" or not x.dtype.is_float:
+        return
     body, one = x.args[0], constant(1, x.dtype)
     scatter = scattered(x)
     if scatter is not None:
@@ -515,16 +501,28 @@ def picked(x: Term) -> Term | None:
 
     The condition is a factor (cast to a number) or chooses between y and 0; i does not depend on j.
     """
-    if x.op != "sum":
-        return None
-    body, axis = x.args[0], x.attr
-    for condition, rest in _choices(body):
-        place = _where_equal(condition, axis)
-        if place is None:
-            continue
-        there = of_term(place)
-        return select(inside(there, axis.size), at(rest, {axis: there}), constant(0, x.dtype))
+    for place, position, rest in _chosen(x):
+        if position.attr == of_axis(x.attr) and x.attr not in place.axes:
+            there, other = of_term(place), constant(0, x.dtype)
+            return select(inside(there, x.attr.size), at(rest, {x.attr: there}), other)
     return None
+
+
+def scattered(x: Term) -> Term | None:
+    """sum(j, (i = d) * y) as a `scatter`: i depends on j, and d is a position that does not."""
+    for place, position, rest in _chosen(x):
+        still = len(position.axes) == 1 and x.attr not in position.axes
+        if still and x.attr in place.axes:
+            return rolling("scatter", x.attr, place, rest, position)
+    return None
+
+
+def _chosen(x: Term) -> Iterator[tuple[Term, Term, Term]]:
+    """Every i, position d and y of which a term is sum(j, (i = d) * y)."""
+    for condition, rest in _choices(x.args[0]) if x.op == "sum" else ():
+        for place, position in _equal(condition):
+            if position.op == "index":
+                yield place, position, rest
 
 
 def _choices(body: Term) -> Iterator[tuple[Term, Term]]:
@@ -536,25 +534,6 @@ def _choices(body: Term) -> Iterator[tuple[Term, Term]]:
     if body.op == "mul":
         for part, other in (body.args, body.args[::-1]):
             yield from ((c, rest * other) for c, rest in _choices(part))
-
-
-def scattered(x: Term) -> Term | None:
-    """sum(j, (i = d) * y) as a `scatter`: i depends on j, and d is a position that does not."""
-    for condition, rest in _choices(x.args[0]) if x.op == "sum" else ():
-        for place, position in _equal(condition):
-            still = position.op == "index" and x.attr not in position.axes
-            if still and len(position.axes) == 1 and x.attr in place.axes:
-                return rolling("scatter", x.attr, place, rest, position)
-    return None
-
-
-def _where_equal(condition: Term, axis: Axis) -> Term | None:
-    """The integer that a position along the axis must equal."""
-    for place, position in _equal(condition):
-        along = position.op == "index" and position.attr == of_axis(axis)
-        if along and axis not in place.axes:
-            return place
-    return None
 
 
 def _equal(condition: Term) -> Iterator[tuple[Term, Term]]:

@@ -15,6 +15,7 @@ On a GPU the function is a `gpu.func` and a program is a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -23,12 +24,13 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import arith, gpu, memref, scf, vector
 
-from ..dialect import DTYPES, DType, TensorType
+from ..dialect import TensorType
 from ..dialect.errors import CompileError
+from ..dialect.verifier import walk
 from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
-from .index import Axis, Datum, Expr, Quotient
+from .index import Axis, Datum, Expr, Quotient, of_axis
 from .loops import Around, joint
 from .placement import (
     Level,
@@ -38,40 +40,13 @@ from .placement import (
     tile_step,
     top_level,
 )
-from .registry import register
 from .schedule import Schedule
 from .stage import OUTPUT, WIDE, Phase, Staged, Step, stage
-from .targets import Target, find_target
+from .targets import Target
 from .terms import Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
-INT64 = DTYPES["int64"]
-
-
-@dataclass(frozen=True)
-class TileOptions:
-    """For which target, and whether multiplication and addition may be one fused operation."""
-
-    target: str = "cpu"
-    precision: str = "fast"
-
-
-@register("dodeca-tile", "Turns kernels into tile programs", TileOptions)
-def _tile_pass(module: ir.Operation, options: TileOptions) -> None:
-    body = module.regions[0].blocks[0]
-    target = find_target(options.target)
-    kernels = [op.operation for op in body.operations if op.operation.name == "func.func"]
-    if len(kernels) > 1:
-        kernels = kernels[1:]  # the first calls the others; the plan is read from it, not code
-    made = [tile(kernel, target, options.precision) for kernel in kernels]
-    for op in list(body.operations):
-        op.operation.erase()
-    for other in made:
-        for op in list(other.body.operations):
-            op.operation.detach_from_parent()
-            body.append(op.operation)
-    if target.is_gpu:
-        module.attributes["gpu.container_module"] = ir.UnitAttr.get()
+Offsets = dict[Axis, int]  # a place in a tile, as distances from its origin
 
 
 @dataclass(frozen=True)
@@ -152,10 +127,8 @@ def _shell(
             f"func.func @{kernel.name}({', '.join(names)}) attributes {{{grid}}} {{ func.return }}"
         )
     module = ir.Module.parse(text)
-    op = module.body.operations[0]
-    if target.is_gpu:
-        op = op.regions[0].blocks[0].operations[0]
-    block = op.regions[0].blocks[0]
+    function = next(op for op in walk(module.operation) if GRID in op.attributes)
+    block = function.regions[0].blocks[0]
     names = [f"a{i}" for i in range(len(kernel.inputs))]
     names += [f"{OUTPUT}{i}" for i in range(len(kernel.outputs))]
     return module, block, dict(zip(names, block.arguments, strict=False))
@@ -223,9 +196,8 @@ class _Program:
 
     def _store(self, program: ir.Value) -> None:
         axes = self.kernel.axes
-        index = tuple(Expr(0, ((a, 1),)) if a.size != 1 else Expr(0) for a in axes)
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
-        step = Step(names, index, axes, self.kernel.term, self.schedule)
+        step = Step(names, tuple(map(of_axis, axes)), axes, self.kernel.term, self.schedule)
         _Emitter(step, self.arguments, self.contract).run((), self._starts(program))
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
@@ -305,38 +277,23 @@ class _Emitter(Walker):
                 self._store(result, self.arguments[name], level)
             return
         axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
-        block, step = self.schedule.block(axis), self.schedule.tile(axis)
-        rest = block % step
-        if rest and not self.step.once:  # the last tile is moved back to end at the edge
-            self._loop(level, depth, starts, axis, (0, block, step), block - step)
-            return
-        self._loop(level, depth, starts, axis, (0, block - rest, step), None)
-        if rest:
-            self._loop(level, depth, starts, axis, (block - rest, block, rest), None)
-
-    def _loop(
-        self,
-        level: Level,
-        depth: int,
-        starts: dict[Axis, ir.Value],
-        axis: Axis,
-        span: tuple[int, int, int],
-        last: int | None,
-    ) -> None:
-        """One serial loop over tiles; a tile starts at `last` at the latest."""
-        begin, end, step = span
-        loop = scf.ForOp(_index(begin), _index(end), _index(step))
-        aligned = tile_step(self.schedule, axis) if step == self.schedule.tile(axis) else 1
-        inner = level.inner(axis, step, aligned)
-        inner.data["loop"] = loop
-        with ir.InsertionPoint(loop.body):
-            start = loop.induction_variable
-            if last is not None:
-                start = arith.minui(start, _index(last))
-            start = arith.addi(starts[axis], start)
-            inner.data["origin"] = {**level.data["origin"], axis: start}
-            self._serial(inner, depth + 1, starts)
-            scf.YieldOp([])
+        block, tile = self.schedule.block(axis), self.schedule.tile(axis)
+        whole = block - block % tile
+        spans = [(0, block, tile)]
+        if self.step.once and whole < block:  # the rest is a tile of its own
+            spans = [(0, whole, tile), (whole, block, block - whole)]
+        for begin, end, step in spans:
+            loop = scf.ForOp(_index(begin), _index(end), _index(step))
+            inner = level.inner(axis, step, tile_step(self.schedule, axis) if step == tile else 1)
+            inner.data["loop"] = loop
+            with ir.InsertionPoint(loop.body):
+                start = loop.induction_variable
+                if (end - begin) % step:  # the last tile is moved back to end at the edge
+                    start = arith.minui(start, _index(end - step))
+                start = arith.addi(starts[axis], start)
+                inner.data["origin"] = {**level.data["origin"], axis: start}
+                self._serial(inner, depth + 1, starts)
+                scf.YieldOp([])
 
     def make(self, term: Term, home: Level, level: Level) -> Any:
         """Emit before the loop that leads from `home` to `level`."""
@@ -344,9 +301,7 @@ class _Emitter(Walker):
         while between is not home and between.parent is not None:
             loop = between.data.get("loop", loop)
             between = between.parent
-        if loop is None:
-            return super().make(term, home, level)
-        with ir.InsertionPoint(loop):
+        with ir.InsertionPoint(loop) if loop is not None else nullcontext():
             return super().make(term, home, level)
 
     # --- nodes --------------------------------------------------------------------------------
@@ -362,22 +317,13 @@ class _Emitter(Walker):
             return self._table(term, args, level)
         dims = level.shape(term.axes)
         values = [self._spread(args[a], level.shape(a.axes), dims, level) for a in term.args]
-        kind = term.args[0].dtype.name
+        kind = term.args[-1].dtype.name  # of a select, what it chooses
         if term.op == "cast":
             return expand.cast(values[0], kind, term.dtype.name)
         if term.op == "bitcast":
             return expand.bitcast(values[0], kind, term.dtype.name)
-        return expand.emit(
-            {"larger": "max"}.get(term.op, term.op),
-            values,
-            term.dtype.name if term.op == "select" else kind,
-            contract=self.contract,
-        )
-
-    def _type(self, dtype: DType, dims: Sequence[Axis], level: Level) -> ir.Type:
-        """The type of a tile value with these dimensions."""
-        element = ir.Type.parse({"uint8": "i8"}.get(dtype.name, dtype.mlir))
-        return ir.VectorType.get([level.tiles[a] for a in dims], element) if dims else element
+        name = {"larger": "max"}.get(term.op, term.op)
+        return expand.emit(name, values, kind, contract=self.contract)
 
     def _spread(
         self, value: ir.Value, have: tuple[Axis, ...], want: tuple[Axis, ...], level: Level
@@ -399,59 +345,51 @@ class _Emitter(Walker):
     def _load(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
         name, index, shape = term.attr
         source = self.arguments[name]
-        element = ir.MemRefType(source.type).element_type
         dims = level.shape(term.axes)
-        place = _Place(self, index, shape, args, level)
+        place = _Place(index, shape, args, level)
         inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
         if dims and inside and level.contiguous(index, dims[-1]):
-            row_type = ir.VectorType.get([level.tiles[dims[-1]]], element)
-            rows = [
-                vector.load(row_type, source, place.at(o)) for o in self._offsets(dims[:-1], level)
-            ]
-            tile = self._stack(rows, dims, level)
+            element = ir.MemRefType(source.type).element_type
+            kind = ir.VectorType.get([level.tiles[dims[-1]]], element)
+            tile = self._rows(lambda o: vector.load(kind, source, place.at(o)), dims, level)
         else:
-            tile = self._gather(
-                lambda offsets: memref.load(source, place.at(offsets)), element, dims, level
-            )
-        return self._from_memory(tile, term.dtype)
+            tile = self._gather(lambda o: memref.load(source, place.at(o)), dims, level)
+        if term.dtype.kind == "bool":  # a byte in memory
+            tile = expand.cast(tile, "int8", "bool")
+        return tile
 
-    def _offsets(self, dims: tuple[Axis, ...], level: Level) -> Iterator[dict[Axis, int]]:
+    def _offsets(self, dims: tuple[Axis, ...], level: Level) -> Iterator[Offsets]:
         """Every place in a tile, as distances from its origin."""
         for position in product(*(range(level.tiles[a]) for a in dims)):
             yield dict(zip(dims, position, strict=True))
 
     def _gather(
-        self,
-        element: Callable[[dict[Axis, int]], ir.Value],
-        kind: ir.Type,
-        dims: tuple[Axis, ...],
-        level: Level,
+        self, element: Callable[[Offsets], ir.Value], dims: tuple[Axis, ...], level: Level
     ) -> ir.Value:
         """A tile from its elements, one by one."""
         if not dims:
             return element({})
-        last, width = dims[-1], level.tiles[dims[-1]]
-        row_type = ir.VectorType.get([width], kind)
-        rows = [
-            vector.from_elements(row_type, [element({**o, last: n}) for n in range(width)])
-            for o in self._offsets(dims[:-1], level)
-        ]
-        return self._stack(rows, dims, level)
+        last = dims[-1]
 
-    def _stack(self, rows: list[ir.Value], dims: tuple[Axis, ...], level: Level) -> ir.Value:
+        def row(offsets: Offsets) -> ir.Value:
+            return _vector([element({**offsets, last: n}) for n in range(level.tiles[last])])
+
+        return self._rows(row, dims, level)
+
+    def _rows(
+        self, row: Callable[[Offsets], ir.Value], dims: tuple[Axis, ...], level: Level
+    ) -> ir.Value:
         """A tile from its rows along the last dimension."""
+        places = list(self._offsets(dims[:-1], level))
+        rows = [row(offsets) for offsets in places]
         if len(dims) == 1:
             return rows[0]
         kind = ir.VectorType(rows[0].type).element_type
         whole = ir.VectorType.get([level.tiles[a] for a in dims], kind)
         value = vector.broadcast(whole, rows[0])  # each row is then written over
-        for row, offsets in zip(rows, self._offsets(dims[:-1], level), strict=True):
-            value = vector.insert(row, value, [], list(offsets.values()))
+        for made, offsets in zip(rows, places, strict=True):
+            value = vector.insert(made, value, [], list(offsets.values()))
         return value
-
-    def _from_memory(self, value: ir.Value, dtype: DType) -> ir.Value:
-        """A bool is a byte in memory."""
-        return expand.cast(value, "int8", "bool") if dtype.kind == "bool" else value
 
     def _store(self, term: Term, output: ir.Value, level: Level) -> None:
         value, index = self.value(term, level), self.step.index
@@ -461,7 +399,7 @@ class _Emitter(Walker):
         value = self._spread(value, level.shape(term.axes), dims, level)
         shape = tuple(ir.MemRefType(output.type).shape)
         data = {t: self.value(t, level) for expr in index for t in expr.data}
-        place = _Place(self, index, shape, data, level)
+        place = _Place(index, shape, data, level)
         if not dims:
             memref.store(value, output, place.at({}))
             return
@@ -506,11 +444,12 @@ class _Emitter(Walker):
 
     def _axis_values(self, axis: Axis, dims: tuple[Axis, ...], level: Level) -> ir.Value:
         """The positions along an axis that a tile covers."""
-        start = arith.index_cast(ir.IntegerType.get_signless(64), level.data["origin"][axis])
+        element = ir.IntegerType.get_signless(64)
+        start = arith.index_cast(element, level.data["origin"][axis])
         start = self._spread(start, (), dims, level)
         if axis not in dims:
             return start
-        kind = self._type(INT64, (axis,), level)
+        kind = ir.VectorType.get([level.tiles[axis]], element)
         steps = np.arange(level.tiles[axis], dtype=np.int64)
         attribute = ir.DenseElementsAttr.get(memoryview(steps.data), type=kind)
         line = arith.constant(kind, attribute)
@@ -519,15 +458,15 @@ class _Emitter(Walker):
     def _table(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
         """A small constant array, held in a vector that is read at a computed place."""
         texts, expr = term.attr
-        numbers = [terms.parse_constant(text, term.dtype) for text in texts]
-        line = _constant_vector(numbers, term.dtype)
+        numbers = (terms.parse_constant(text, term.dtype) for text in texts)
+        line = _vector([expand.constant(n, term.dtype.name, ()) for n in numbers])
         dims = level.shape(term.axes)
-        place = _Place(self, (expr,), (len(texts),), args, level)
+        place = _Place((expr,), (len(texts),), args, level)
 
-        def element(offsets: dict[Axis, int]) -> ir.Value:
+        def element(offsets: Offsets) -> ir.Value:
             return vector.extract(line, place.at(offsets), [ir.ShapedType.get_dynamic_size()])
 
-        return self._gather(element, self._type(term.dtype, (), level), dims, level)
+        return self._gather(element, dims, level)
 
     # --- reductions ---------------------------------------------------------------------------
 
@@ -556,23 +495,23 @@ class _Emitter(Walker):
     def _accumulate(self, group: Around, inner: Level, start: int, turns: int) -> list[ir.Value]:
         """`turns` tiles of the axis from `start`, reduced to values without the axis."""
         axis, outside = group[0].attr, inner.parent
-        tile, kinds = inner.tiles[axis], [self._kind(term) for term in group]
         assert outside is not None
         have = inner.shape(group[0].args[0].axes)
         dims = inner.shape(group[0].args[0].axes | {axis})
 
         def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
             found = []
-            for term, kind, accumulator in zip(group, kinds, accumulators, strict=True):
-                value = expand.cast(self.value(term.args[0], inner), term.dtype.name, kind)
+            for term, accumulator in zip(group, accumulators, strict=True):
+                value = self.value(term.args[0], inner)
+                value = expand.cast(value, term.dtype.name, self._kind(term))
                 value = self._spread(value, have, dims, inner)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
-        sizes = tuple(inner.tiles[a] for a in dims)
+        tile, sizes = inner.tiles[axis], tuple(inner.tiles[a] for a in dims)
         first = [
-            expand.constant(terms.identity(term.op, DTYPES[kind]), kind, sizes)
-            for term, kind in zip(group, kinds, strict=True)
+            expand.constant(terms.identity(term.op, term.dtype), self._kind(term), sizes)
+            for term in group
         ]
         if turns == 1:
             inner.data["origin"] = {**outside.data["origin"], axis: _index(start)}
@@ -609,6 +548,10 @@ class _Emitter(Walker):
         return vector.shape_cast(ir.VectorType.get(sizes[:-1], element), value)
 
 
+def _vector(elements: list[ir.Value]) -> ir.Value:
+    return vector.from_elements(ir.VectorType.get([len(elements)], elements[0].type), elements)
+
+
 def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value:
     """`size` elements of the last dimension."""
     element = ir.VectorType(value.type).element_type
@@ -618,32 +561,23 @@ def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value
     return vector.extract_strided_slice(result, value, offsets, [*sizes[:-1], size], ones)
 
 
-def _constant_vector(numbers: list, dtype: DType) -> ir.Value:
-    values = [expand.constant(n, dtype.name, ()) for n in numbers]
-    kind = ir.VectorType.get([len(numbers)], values[0].type)
-    return vector.from_elements(kind, values)
-
-
 def _gpu_program(block: int) -> ir.Value:
     """The number of this thread in the whole launch; the size of a block is fixed."""
     x = gpu.Dimension.x
     return arith.addi(arith.muli(gpu.block_id(x), _index(block)), gpu.thread_id(x))
 
 
+@dataclass
 class _Place:
     """The coordinates of an element of a buffer, for any place in a tile."""
 
-    def __init__(
-        self,
-        emitter: _Emitter,
-        index: tuple[Expr, ...],
-        shape: tuple[int, ...],
-        args: dict[Term, Any],
-        level: Level,
-    ):
-        self.emitter, self.args, self.level = emitter, args, level
-        self.index, self.shape = index, shape
-        self.bases = [self._base(e) for e in index]
+    index: tuple[Expr, ...]
+    shape: tuple[int, ...]
+    args: dict[Term, Any]
+    level: Level
+
+    def __post_init__(self) -> None:
+        self.bases = [self._base(e) for e in self.index]
 
     def _base(self, expr: Expr) -> ir.Value | None:
         """The coordinate at the tile's origin, if neighbours lie at fixed distances from it."""
@@ -651,16 +585,14 @@ class _Place:
             return self._value(Expr(0, expr.parts), {})
         return None
 
-    def at(self, offsets: dict[Axis, int]) -> list[ir.Value]:
+    def at(self, offsets: Offsets) -> list[ir.Value]:
         """Coordinates at these offsets from the tile's origin, kept inside the buffer."""
         return [
             self._inside(e, n, base, offsets)
             for e, n, base in zip(self.index, self.shape, self.bases, strict=True)
         ]
 
-    def _inside(
-        self, expr: Expr, size: int, base: ir.Value | None, offsets: dict[Axis, int]
-    ) -> ir.Value:
+    def _inside(self, expr: Expr, size: int, base: ir.Value | None, offsets: Offsets) -> ir.Value:
         if base is None:
             value = self._value(expr, offsets)
         else:
@@ -675,7 +607,7 @@ class _Place:
             value = arith.minsi(value, _index(size - 1))
         return value
 
-    def _value(self, expr: Expr, offsets: dict[Axis, int]) -> ir.Value:
+    def _value(self, expr: Expr, offsets: Offsets) -> ir.Value:
         total: ir.Value | None = None
         for atom, c in expr.parts:
             if isinstance(atom, Axis):
@@ -691,7 +623,7 @@ class _Place:
             return _index(expr.constant)
         return _add(total, expr.constant)
 
-    def _datum(self, atom: Datum, offsets: dict[Axis, int]) -> ir.Value:
+    def _datum(self, atom: Datum, offsets: Offsets) -> ir.Value:
         """One element of the tile of an index that is data."""
         value = self.args[atom.term]
         dims = self.level.shape(atom.term.axes)

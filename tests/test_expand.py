@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from dodeca.passes import expand
 from dodeca.passes.lower import keep_sqrt
-from dodeca.passes.registry import NoOptions
 from mlir import ir
 from mlir.dialects import arith, func, gpu, memref, scf, vector
 from mlir.dialects import llvm as mlir_llvm
@@ -203,7 +202,7 @@ def device_ir(shape: tuple[int, ...], kernels: dict[str, Kernel], chip: str) -> 
     with ir.Context(), ir.Location.unknown():
         module = device_module(shape, kernels)
         PassManager.parse(GPU_FIRST).run(module.operation)
-        keep_sqrt(module.operation, NoOptions())
+        keep_sqrt(module.operation)
         last = NVVM if chip.startswith("sm_") else ROCDL.replace("CHIP", chip)
         PassManager.parse(last).run(module.operation)
         return mlir_llvm.translate_module_to_llvmir(module.body.operations[0].operation)
