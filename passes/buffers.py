@@ -159,7 +159,7 @@ def useful(
     """The values without those that are overtaken, which give way to the others."""
     places: dict[str, list[str]] = {name: [] for name in values}
     for where, nodes in graph.classes.items():
-        for name in {n.loaded for n in nodes} & places.keys():
+        for name in places.keys() & {n.loaded for n in nodes}:
             places[name].append(where)
     reads = [
         (where, child, "load" if node.loaded else node.op)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import egglog as eg
 import ml_dtypes
@@ -46,13 +46,13 @@ class ENode:
     op: str
     children: tuple[str, ...]
     template: Term | None
-    attr: object = None
+    attr: Any = None  # the axis of a reduction, the dtype of a cast
 
     @property
     def loaded(self) -> str | None:
         """The buffer that it loads an element of."""
-        is_load = self.template is not None and self.template.op == "load"
-        return self.template.attr[0] if is_load else None
+        template = self.template
+        return template.attr[0] if template is not None and template.op == "load" else None
 
     def build(self, children: Sequence[Term]) -> Term:
         """The term, given terms of the children's classes."""
@@ -60,23 +60,12 @@ class ENode:
             return terms.rebuild(
                 self.template, dict(zip(self.template.children, children, strict=True))
             )
-        if self.op in ("sum", "max"):
-            assert isinstance(self.attr, Axis)
-            return terms.reduction(self.op, self.attr, children[0])
         if self.op == "contract":
-            assert isinstance(self.attr, Axis)
             return terms.reduction("sum", self.attr, terms.apply("mul", *children))
-        if self.op in terms.ROLLING:
-            assert isinstance(self.attr, Axis)
-            if self.op in ("roll", "part") and len(children) == 1:
-                children = [*children, terms.constant(1, children[0].dtype)]
-            return terms.rolling(self.op, self.attr, *children)
-        if self.op == "select":
-            return terms.select(*children)
-        if isinstance(self.attr, str):
-            kind = DTYPES[self.attr]
-            return (terms.cast if self.op == "cast" else terms.bitcast)(children[0], kind)
-        return terms.apply(self.op, *children)
+        if self.op in ("roll", "part") and len(children) == 1:
+            children = [*children, terms.constant(1, children[0].dtype)]
+        kind = DTYPES[self.attr] if isinstance(self.attr, str) else children[0].dtype
+        return terms.make(self.op, tuple(children), self.attr, kind)
 
 
 @dataclass
@@ -163,14 +152,14 @@ def saturate(
     order = postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}
     known = _known(order, number, equal, parts, early)
-    axes = [*(("splits", split) for split in splits)]
-    axes += dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t))
+    related: list[tuple[str, tuple[Axis, ...]]] = [("splits", split) for split in splits]
+    related += dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t)).keys()
     tables = rules.rulesets(precision, frozenset(without))
     work = {name: Work() for name in tables}
     rows = tuple(rule for rule in rules.active(precision) if rule.name in tables)
     with _graph(rows, watch is not None) as graph:
-        for relation, related in axes:
-            graph.register(getattr(rules, relation)(*(rules.Axis(_name(a)) for a in related)))
+        for relation, axes in related:
+            graph.register(getattr(rules, relation)(*(rules.Axis(_name(a)) for a in axes)))
         # each command keeps the text that it was parsed from
         graph._run_program(*(c for line in known for c in graph._egraph.parse_program(line)))
 
@@ -243,7 +232,7 @@ def _run(
             spent = done.search_and_apply_time_per_rule  # in whole units of one that varies
             total = sum(spent.values(), timedelta())
             for rule, matches in done.num_matches_per_rule.items():
-                row, _, number = (rule.name or "").partition(" ")
+                row, _, number = (getattr(rule, "name", None) or "").partition(" ")
                 if number:
                     work[row].matches += matches
                     work[row].seconds += passed * (spent[rule] / total) if total else 0.0

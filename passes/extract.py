@@ -132,6 +132,7 @@ class Extractor:
     inputs: Sequence[str]
     strict: bool = False
     count: int = 1  # how many sets of kernels are wanted
+    begin: frozenset[str] = frozenset()  # the values of a set that may be good
     budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
     tried: int = 0
     looked: int = 0
@@ -182,16 +183,15 @@ class Extractor:
             else:
                 self._local_search(fixed)
             guesses = sorted(self._guessed.values(), key=lambda pair: pair[0])
-            for _, kept in guesses[: REFINED + self.count]:
+            refined = REFINED // 4 if self.begin else REFINED
+            for _, kept in guesses[: refined + self.count]:
                 self._consider(kept)
         return [kernels for _, kernels in self.best]
 
     def _local_search(self, fixed: set[str]) -> None:
         folds = {c.name for c in self.candidates.values() if c.folds and c.users}
-        seconds, kept = min(
-            ((self._guess_total(start), start) for start in (fixed | folds, fixed)),
-            key=lambda pair: pair[0],
-        )
+        starts = [fixed | folds, fixed, fixed | (self.begin & self.candidates.keys())]
+        seconds, kept = min(((self._guess_total(s), s) for s in starts), key=lambda pair: pair[0])
         improved = True
         while improved:
             improved = False

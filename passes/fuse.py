@@ -65,11 +65,16 @@ def candidates(
     weights: set[ir.Value] = {block.arguments[i] for i in named_arguments(function, ops.WEIGHT)}
     solved: dict[str, tuple[list[list[Chosen]], dict]] = {}
     regions: list[tuple[Region, bool]] = []
+    begins: dict[str, frozenset[str]] = {}  # the best set of the last region of each form
     for region in partition(block, weights):
         regions.append((region, region.key in solved))
         if region.key not in solved:
+            form = "\n".join(region.form)
+            begin = begins.get(form, frozenset())
             with _collector_paused():
-                solved[region.key] = _solve(region, target, precision, without, count)
+                found = _solve(region, target, precision, without, count, begin)
+            solved[region.key] = found
+            begins[form] = frozenset(name for kernel in found[0][0] for name in kernel.names)
     made: list[Fused] = []
     with module.context, function.location:
         for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
@@ -105,7 +110,12 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _solve(
-    region: Region, target: Target, precision: str, without: Collection[str], count: int
+    region: Region,
+    target: Target,
+    precision: str,
+    without: Collection[str],
+    count: int,
+    begin: frozenset[str],
 ) -> tuple[list[list[Chosen]], dict]:
     """The best sets of kernels of a region, and what the search did.
 
@@ -144,7 +154,7 @@ def _solve(
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
     extractor = Extractor(
-        graph, found, outputs, target, list(inputs.values()), precision == "strict", count
+        graph, found, outputs, target, list(inputs.values()), precision == "strict", count, begin
     )
     sets = extractor.run()
     report = {

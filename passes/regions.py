@@ -18,7 +18,8 @@ from mlir import ir
 from ..dialect import ops
 from .comprehend import REDUCTION_OF, static_shape
 
-LARGEST = 160  # operations of a region that was joined from smaller ones
+LARGEST = 200  # operations of a region that was joined from smaller ones
+LEAST = 24  # ... and of one that repeats: what is smaller is joined
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Region:
         return inputs | {op.results[0]: f"v{n}" for n, op in enumerate(self.operations)}
 
     @property
+    def form(self) -> list[str]:
+        """Equal for regions that do the same on tensors of other sizes."""
+        return [f"{op.name} {[self.names[x] for x in op.operands]}" for op in self.operations]
+
+    @property
     def key(self) -> str:
         """Text that is equal for regions that differ in the names of values only."""
         number = self.names
@@ -52,8 +58,9 @@ def partition(block: ir.Block, weights: set[ir.Value]) -> Iterator[Region]:
     """Cut a function's body into regions, in order."""
     body = _Body(block, weights)
     pieces = [(a, b) for a, b in pairwise([0, *body.cuts(), len(body.operations)]) if a < b]
-    keys = [body.region(a, b).key for a, b in pieces]
-    for first, last in _join(keys, [b - a for a, b in pieces]):
+    found = [body.region(a, b) for a, b in pieces]
+    kept = [sum(prod(static_shape(v)) for v in region.outputs) for region in found]
+    for first, last in _join([r.form for r in found], [b - a for a, b in pieces], kept):
         yield body.region(pieces[first][0], pieces[last][1])
 
 
@@ -131,39 +138,45 @@ class _Body:
         return [*before.values(), *piece]
 
 
-def _join(keys: list[str], sizes: list[int]) -> Iterator[tuple[int, int]]:
+def _join(forms: list[list[str]], sizes: list[int], kept: list[int]) -> Iterator[tuple[int, int]]:
     """Join neighbouring pieces, as (first, last), up to the size that is still quick to search.
 
-    A sequence of pieces that repeats (the layers of a network) becomes one region each time, so
-    that it is solved once; what does not repeat is joined greedily.
+    A sequence of pieces that repeats (the layers of a network) becomes one region each time: it is
+    solved once, if its sizes are the same too. It begins where the least is `kept` of the piece
+    before. What does not repeat is joined greedily.
     """
     start = 0
-    while start < len(keys):
-        period, times = _repeat(keys, sizes, start)
+    while start < len(forms):
+        period, times = _repeat(forms, sizes, start)
         if times > 1:
             for n in range(times):
                 yield start + n * period, start + (n + 1) * period - 1
             start += period * times
             continue
         end = start + 1
-        while end < len(keys) and sum(sizes[start : end + 1]) <= LARGEST:
-            if _repeat(keys, sizes, end)[1] > 1:
+        while end < len(forms) and sum(sizes[start : end + 1]) <= LARGEST:
+            period, times = _repeat(forms, sizes, end)
+            if times > 1:
+                begins = [n for n in range(end, end + period) if _repeat(forms, sizes, n)[1] > 1]
+                begins = [n for n in begins if sum(sizes[start:n]) <= LARGEST]
+                end = min(begins, key=lambda n: (kept[n - 1], -n))
                 break
             end += 1
         yield start, end - 1
         start = end
 
 
-def _repeat(keys: list[str], sizes: list[int], start: int) -> tuple[int, int]:
+def _repeat(forms: list[list[str]], sizes: list[int], start: int) -> tuple[int, int]:
     """The period and number of the repetition from `start` that covers the most pieces."""
     best = (1, 1)
-    for period in range(1, (len(keys) - start) // 2 + 1):
-        if sum(sizes[start : start + period]) > LARGEST:
+    for period in range(1, (len(forms) - start) // 2 + 1):
+        size = sum(sizes[start : start + period])
+        if size > LARGEST:
             break
-        unit, times = keys[start : start + period], 1
-        while keys[start + times * period : start + (times + 1) * period] == unit:
+        unit, times = forms[start : start + period], 1
+        while forms[start + times * period : start + (times + 1) * period] == unit:
             times += 1
-        if times > 1 and times * period > best[0] * best[1]:
+        if size >= LEAST and times > 1 and times * period > best[0] * best[1]:
             best = (period, times)
     return best
 
