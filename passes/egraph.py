@@ -337,21 +337,8 @@ def _encode(t: Term, number: dict[Term, int]) -> str:
 
 # --- reading ------------------------------------------------------------------------------------
 
-_OPS = {
-    "sum_of": "add",
-    "product_of": "mul",
-    "sum_over": "sum",
-    "max_over": "max",
-    "contract": "contract",
-    "roll": "roll",
-    "roll_one": "roll",
-    "part": "part",
-    "part_one": "part",
-    "spread": "spread",
-    "tilt": "tilt",
-    "scatter": "scatter",
-    "select": "select",
-}
+_OPS = {"sum_of": "add", "product_of": "mul", "sum_over": "sum", "max_over": "max"}
+_OPS |= {"roll_one": "roll", "part_one": "part"}
 
 
 def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dict[int, str]]:
@@ -399,15 +386,16 @@ def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENo
         return ENode(function, tuple(nodes[c]["eclass"] for c in data), template)
     if function == "real":
         return ENode("const", (), terms.constant(float(nodes[children[1]]["op"]), DTYPES[text(0)]))
-    if function in _OPS and _OPS[function] in (*terms.FOLDS, "contract"):
+    op = _OPS.get(function, function)
+    if op in (*terms.FOLDS, "contract"):
         name, _, size = json.loads(nodes[nodes[children[0]]["children"][0]]["op"]).partition(":")
         parts = tuple(sorted(below[1:])) if function == "contract" else below[1:]
-        return ENode(_OPS[function], parts, None, Axis(name, int(size)))
+        return ENode(op, parts, None, Axis(name, int(size)))
     if function == "apply1":
         op, _, kind = text(0).partition(":")
         return ENode(op, below[1:], None, kind or None)
     if function == "apply2":
         return ENode(text(0), below[1:], None)
-    if function in ("sum_of", "product_of"):  # the e-graph holds both orders
-        below = tuple(sorted(below))
-    return ENode(_OPS[function], below, None) if function in _OPS else None
+    if op in ("add", "mul"):  # the e-graph holds both orders
+        return ENode(op, tuple(sorted(below)), None)
+    return ENode(op, below, None) if op == "select" else None

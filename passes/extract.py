@@ -9,7 +9,7 @@ in every process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import compress, product
@@ -105,17 +105,21 @@ class Chosen:
 class _Guess:
     """What a kernel may cost, before its terms and schedules are looked at."""
 
-    names: list[str]
     key: tuple[tuple[str, int], ...]  # each value, and the buffers that it may load
     axes: tuple[Axis, ...]
-    seconds: float
-    reads: list[str]
     costs: dict[str, float]  # instructions, by class
-    loads: int
+    loads: int  # buffers, as bits
     stored: float  # bytes
     folds: frozenset[Axis]
     rows: frozenset[Axis]  # of the scores of rolling sums
+    seconds: float
+    reads: list[str]
     free: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The buffers that it stores."""
+        return [name for name, _ in self.key]
 
 
 K = TypeVar("K", Chosen, _Guess)
@@ -133,9 +137,8 @@ class Extractor:
     strict: bool = False
     count: int = 1  # how many sets of kernels are wanted
     begin: frozenset[str] = frozenset()  # the values of a set that may be good
-    budget: int = 200_000  # kernels looked at, over all sets: a count, so that it is deterministic
+    budget: int = 20_000  # sets: a count, so that it is deterministic
     tried: int = 0
-    looked: int = 0
     stopped: str = "no neighbour is better"
     best: list[tuple[float, list[Chosen]]] = field(default_factory=list)
     _guessed: dict[tuple, tuple[float, set[str]]] = field(default_factory=dict)  # by the kernels
@@ -199,8 +202,8 @@ class Extractor:
                 new = self._guess_total(move)
                 if new < seconds * (1 - 1e-6):
                     kept, seconds, improved = move, new, True
-                if self.looked > self.budget:
-                    self.stopped = f"budget of {self.budget} kernels"
+                if self.tried > self.budget:
+                    self.stopped = f"budget of {self.budget} sets"
                     return
 
     def _consider(self, kept: set[str]) -> None:
@@ -269,7 +272,6 @@ class Extractor:
             if self.candidates[name].free:  # one kernel, not one for each step on the way
                 before &= self._folded
             made[name] = make(name, self._visible(self.candidates[name].where, before))
-            self.looked += 1
             queue.extend(made[name].reads)
         return [made[name] for name in self.candidates if name in made]
 
@@ -316,26 +318,33 @@ class Extractor:
         """What a kernel costs that runs in this way, and the nodes of its term."""
         value = self.candidates[name]
         costs, loads, nodes = cheapest.total(value.where, mask | self.given)
-        reads = [other for other in self.candidates if self.bit[other] & loads]
         stored = float(value.points * value.dtype.bytes)
         folds = frozenset(n.attr for n in nodes if isinstance(n.attr, Axis))
         scores = [self.axes[n.children[0]] for n in nodes if n.op in ROLLING]
         rows = frozenset(a for axes in scores for a in axes if a in value.axes)
-        seconds = 0.0 if value.free else self._seconds(rows or value.axes, costs, loads, stored)
-        key, free = ((name, mask),), value.free
-        guess = _Guess(
-            [name], key, value.axes, seconds, reads, costs, loads, stored, folds, rows, free
-        )
-        return guess, nodes
+        made = self._guessing(((name, mask),), value.axes, costs, loads, stored, folds, rows)
+        return made, nodes
 
-    def _seconds(
-        self, axes: Iterable[Axis], costs: Mapping[str, float], loads: int, stored: float
-    ) -> float:
-        busy = min(self.target.units, max(1, prod(a.size for a in axes)))
-        moved = stored + sum(n for name, n in self.bytes.items() if self.bit[name] & loads)
+    def _guessing(
+        self,
+        key: tuple[tuple[str, int], ...],
+        axes: tuple[Axis, ...],
+        costs: dict[str, float],
+        loads: int,
+        stored: float,
+        folds: frozenset[Axis],
+        rows: frozenset[Axis],
+    ) -> _Guess:
+        read = [name for name, bit in self.bit.items() if bit & loads]
+        busy = min(self.target.units, max(1, prod(a.size for a in rows or axes)))
         computing = sum(costs.values()) / (self.target.rate * busy)
-        reading = max(computing, moved / self.target.bandwidth)
-        return self.target.launch + reading + cost.spilling(stored, self.target)
+        moved = stored + sum(self.bytes[name] for name in read)
+        seconds = self.target.launch + cost.spilling(stored, self.target)
+        seconds += max(computing, moved / self.target.bandwidth)
+        free = self.candidates[key[0][0]].free
+        reads = [name for name in read if name in self.candidates]
+        seconds = 0.0 if free else seconds
+        return _Guess(key, axes, costs, loads, stored, folds, rows, seconds, reads, free)
 
     def _guess(self, name: str, mask: int) -> _Guess:
         key = (name, mask)
@@ -351,13 +360,9 @@ class Extractor:
             return None
         if a.axes != b.axes and not (rows and a.folds & b.folds):
             return None
-        costs, loads, stored = dict(a.costs), a.loads | b.loads, a.stored + b.stored
-        for where, n in b.costs.items():
-            costs[where] = max(n, costs.get(where, 0.0))
-        reads = [*a.reads, *(name for name in b.reads if name not in a.reads)]
-        seconds = self._seconds(rows or axes, costs, loads, stored)
-        names, key, folds = a.names + b.names, a.key + b.key, a.folds | b.folds
-        return _Guess(names, key, axes, seconds, reads, costs, loads, stored, folds, rows, False)
+        costs = {w: max(n, a.costs.get(w, 0.0)) for w, n in b.costs.items()}
+        loads, stored, folds = a.loads | b.loads, a.stored + b.stored, a.folds | b.folds
+        return self._guessing(a.key + b.key, axes, a.costs | costs, loads, stored, folds, rows)
 
     def _kernel(self, name: str, mask: int) -> Chosen:
         key = (name, mask)
