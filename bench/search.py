@@ -110,7 +110,7 @@ def saturation(name: str) -> Facts:
         weights = {block.arguments[i] for i in named_arguments(function, WEIGHT)}
         regions = {region.key: region for region in partition(block, weights)}
         solved = [
-            fusing._solve(region, find_target("cpu"), "fast", (), 1)[1]
+            fusing._solve(region, find_target("cpu"), "fast", (), 1, frozenset())[1]
             for region in regions.values()
         ]
     return {"solved": len(solved), "nodes": sum(report["nodes"] for report in solved)}

@@ -32,14 +32,14 @@ def test_attention_is_searched_quickly(bench: ModuleType) -> None:
 
 def test_equal_layers_are_searched_once(bench: ModuleType) -> None:
     found = bench.search("identical_5x8x32x4x64")
-    # the first layer, those after it, and the norm at the end
-    assert (found["regions"], found["solved"]) == (6, 3)
+    # the first layer, which makes the constants that the others share, and those after it
+    assert (found["regions"], found["solved"]) == (5, 2)
     assert found["kernels"] > found["regions"]
 
 
 def test_nodes_grow_with_the_number_of_layers(bench: ModuleType) -> None:
-    runs = {n: bench.saturation(f"distinct_{n}x8x32x4") for n in (1, 2, 4)}
-    assert runs[4]["solved"] > runs[2]["solved"] > runs[1]["solved"]
+    runs = {n: bench.saturation(f"distinct_{n}x8x32x4") for n in (2, 4, 6)}
+    assert runs[6]["solved"] > runs[4]["solved"] > runs[2]["solved"]
     slope, start, square = bench.fit(runs, [found["nodes"] for found in runs.values()])
     assert square > 0.99 and abs(start) < slope < 3_000
 
