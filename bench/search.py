@@ -266,10 +266,11 @@ def saturation_part() -> str:
             str(matches), f"{found['saturation']:.3f}", f"{found['seconds']:.2f}",
             f"{found['cpu']:.2f}", "; ".join(targets),
         ])  # fmt: skip
-        dearest = sorted(found["rules"].items(), key=lambda item: -item[1][1])[:5]
-        for rule, (count, took) in dearest:
+        order = sorted(found["rules"].items(), key=lambda item: (-item[1][1], -item[1][0]))
+        for rule, (count, took) in order[:5]:
             rules.append([f"`{name}`", rule, str(int(count)), f"{took:.3f}"])
-    return f"{markdown(lines)}\n\nThe five rules that took longest:\n\n{markdown(rules)}"
+    title = "The five rules that took longest, in egglog's whole milliseconds, or matched most:"
+    return f"{markdown(lines)}\n\n{title}\n\n{markdown(rules)}"
 
 
 def depth_part() -> str:

@@ -66,7 +66,6 @@ DTYPES: dict[str, DType] = {
 }
 BY_MLIR = {row.mlir: row for row in DTYPES.values()}
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
-_PYTHON: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
 
 
 def dtype(value: Any) -> DType:
@@ -75,8 +74,8 @@ def dtype(value: Any) -> DType:
         return value
     if isinstance(value, str) and value in DTYPES:
         return DTYPES[value]
-    if isinstance(value, type) and value in _PYTHON:
-        return DTYPES[_PYTHON[value]]
+    if value is float:  # numpy's is float64
+        return DTYPES["float32"]
     try:
         return BY_NUMPY[np.dtype(value if value is not None else "")]  # numpy's None is float64
     except (KeyError, TypeError):

@@ -59,7 +59,7 @@ class _Interpreter:
             raise ArgumentError(f"{name} takes {len(block.arguments)} arrays, got {len(arrays)}")
         given = enumerate(zip(block.arguments, arrays, strict=True))
         values = {x: self._argument(name, i, x, array) for i, (x, array) in given}
-        last_use = _last_uses(block)
+        last_reader = {x: op.operation for op in block.operations for x in op.operation.operands}
         for op in block.operations:
             operation = op.operation
             operands = [values[x] for x in operation.operands]
@@ -67,8 +67,9 @@ class _Interpreter:
                 return [np.asarray(x) for x in operands]
             results = self._run(operation, operands)
             values.update(zip(operation.results, results, strict=True))
-            for value in last_use.get(operation, ()):
-                values.pop(value, None)
+            for x in operation.operands:  # what nothing after it reads is let go
+                if last_reader[x] == operation:
+                    values.pop(x, None)
         raise Error(f"{name} has no return")
 
     def _argument(self, name: str, position: int, argument: ir.Value, array: Any) -> Any:
@@ -205,18 +206,6 @@ def _sum_in_order(x: Array, axis: int) -> Array:
 def _sizes(shape: Sequence[int | None], extents: Sequence[int]) -> tuple[int, ...]:
     rest = iter(extents)
     return tuple(int(next(rest)) if size is None else size for size in shape)
-
-
-def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
-    """For each operation the values that nothing after it reads."""
-    seen: set[ir.Value] = set()
-    last: dict[ir.Operation, list[ir.Value]] = {}
-    for op in reversed(list(block.operations)):
-        for operand in op.operation.operands:
-            if operand not in seen:
-                seen.add(operand)
-                last.setdefault(op.operation, []).append(operand)
-    return last
 
 
 _SHAPE_ARITHMETIC: dict[str, Callable[..., int]] = {

@@ -53,7 +53,9 @@ def derived_candidates(
     A class with a reduction and no load of a buffer gets a buffer over its axes, and its load.
     """
     axes, dtypes = graph.axes, graph.dtypes
-    early = graph.follow(False, lambda n, below: _is_early(n, below, free), lambda a, b: a or b)
+    early = graph.follow(
+        False, lambda n, b: (n.loaded is None or n.loaded in free) and all(b), lambda a, b: a or b
+    )
     found: dict[str, Candidate] = {}
     seen: set[str] = set()
 
@@ -127,7 +129,8 @@ def _passed(
     sizes: Mapping[str, int],
 ) -> dict[str, str]:
     """For each of the names another value, no larger, that stands on every way to an end."""
-    bit = {where: 1 << n for n, where in enumerate(_places(after, ends))}
+    every = dict.fromkeys([*after, *(r for found in after.values() for r in found), *ends])
+    bit = {where: 1 << n for n, where in enumerate(every)}
     met = dict.fromkeys(bit, (1 << len(bit)) - 1)
     changed = True
     while changed:
@@ -147,10 +150,6 @@ def _passed(
                 instead[name] = other
                 break
     return instead
-
-
-def _places(after: Mapping[W, set[W]], ends: set[W]) -> list[W]:
-    return list(dict.fromkeys([*after, *(r for found in after.values() for r in found), *ends]))
 
 
 def useful(
@@ -180,8 +179,3 @@ def useful(
             others = tuple(user for user in users if user != name)
             kept[name] = replace(value, users=others, folds=name in folds)
     return kept
-
-
-def _is_early(node: ENode, below: list[bool], free: frozenset[str]) -> bool:
-    """Whether a node is computed from weights alone."""
-    return (node.loaded is None or node.loaded in free) and all(below)

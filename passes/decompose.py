@@ -69,9 +69,8 @@ class Decomposer:
         if term.op in ("cast", "bitcast"):
             return (ops.cast if term.op == "cast" else ops.bitcast)(args[0], term.dtype)
         if term.op == "div":
-            wide = [ops.cast(a, "float64") for a in args]
-            inverse = ops.elementwise("recip", wide[1])
-            quotient = ops.elementwise("mul", wide[0], inverse)
+            dividend, divisor = (ops.cast(a, "float64") for a in args)
+            quotient = ops.elementwise("mul", dividend, ops.elementwise("recip", divisor))
             return ops.cast(quotient, term.dtype)
         assert term.op in PRIMITIVES
         return ops.elementwise(term.op, *args)

@@ -193,7 +193,8 @@ class Extractor:
 
     def _local_search(self, fixed: set[str]) -> None:
         folds = {c.name for c in self.candidates.values() if c.folds and c.users}
-        starts = [fixed | folds, fixed, fixed | (self.begin & self.candidates.keys())]
+        begin = self.begin & self.candidates.keys()
+        starts = [fixed | begin] if begin else [fixed | folds, fixed]
         seconds, kept = min(((self._guess_total(s), s) for s in starts), key=lambda pair: pair[0])
         improved = True
         while improved:
@@ -303,11 +304,10 @@ class Extractor:
         found = []
         for vector in vectors:
             for rolls in (True, False):
-                context = (self.candidates[name].axes, vector, rolls)
-                if context not in self._cheapest:
-                    self._cheapest[context] = _Cheapest(self, *context)
-                guess, nodes = self._guess_for(self._cheapest[context], name, mask)
-                found.append((guess, self._cheapest[context]))
+                if (vector, rolls) not in self._cheapest:
+                    self._cheapest[vector, rolls] = _Cheapest(self, vector, rolls)
+                guess, nodes = self._guess_for(self._cheapest[vector, rolls], name, mask)
+                found.append((guess, self._cheapest[vector, rolls]))
                 if not any(n.op in ROLLING for n in nodes):
                     break
             if not any(n.op in BINDERS for n in nodes):
@@ -448,13 +448,10 @@ class _Cheapest:
     counts once more for each tile of the axes that it lacks and what reads it has.
     """
 
-    def __init__(
-        self, extractor: Extractor, axes: tuple[Axis, ...], vector: Axis | None, rolls: bool
-    ):
+    def __init__(self, extractor: Extractor, vector: Axis | None, rolls: bool):
         self.extractor = extractor
         self.rolls = rolls  # whether a sum is a rolling one where it can be
         self.target = extractor.target
-        self.axes = axes
         self.vector = vector
         self.prices: dict[str, list[_Priced]] = {}
         self.memo: dict[tuple[str, int], _Way | None] = {}

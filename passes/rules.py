@@ -93,9 +93,7 @@ def tilt(axis: Axis, x: Node, weight: Node) -> Node: ...
 @eg.function(egg_fn="scatter")
 def scatter(axis: Axis, place: Node, x: Node, position: Node) -> Node: ...
 @eg.function(egg_fn="cut")
-def cut(
-    x: Node, axis: Axis
-) -> Node: ...  # x where its axis is given by the two that it splits into
+def cut(x: Node, axis: Axis) -> Node: ...  # x where its axis is given by the two it splits into
 
 
 @eg.function(egg_fn="free", merge=lambda old, new: old & new)

@@ -17,7 +17,7 @@ weight that is infinite or NaN there makes the plain sum NaN, and not this one.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,6 @@ from .terms import FOLDS, ROLLING, Term, postorder
 
 Choose = Callable[[tuple[Axis, ...], Term], Schedule]  # how a step runs
 OUTPUT = "out"
-WIDE = {"float16": "float32", "bfloat16": "float32"}  # what sums of a dtype are kept in
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,12 @@ def fold_axis(root: Term) -> Axis | None:
     return rolls[0].attr if all(not t.axes & inner for t in folds) else None
 
 
+def kept_in(term: Term) -> DType:
+    """The dtype that a term's running value has: sums of 16-bit floats are kept in float32."""
+    narrow = term.op == "sum" and term.dtype.is_float and term.dtype.bits == 16
+    return DTYPES["float32"] if narrow else term.dtype
+
+
 def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose) -> Staged:
     """The steps of a kernel that stores `root` at every point of `axes`."""
     stager = _Stager(root, axes, schedule, choose)
@@ -103,11 +108,17 @@ def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose
 
 @dataclass
 class _Turn:
-    """One block of the folded axis: where it lies, and the steps so far."""
+    """One block of the folded axis: where it lies, what holds a term's value, the steps so far."""
 
     start: Expr
     axis: Axis
+    places: dict[Axis, Expr]
+    known: dict[Term, Term]
     steps: list[Step] = field(default_factory=list)
+
+    def at(self, x: Term) -> Term:
+        """A term at the places of the block."""
+        return terms.at(x, self.places, self.known)
 
 
 class _Stager:
@@ -153,8 +164,7 @@ class _Stager:
             self.first = []
             loops = list(self._loops(group))
             phases += [Phase(tuple(self.first)), *loops]
-            for f in group:
-                self.finished[f] = self._result(f)
+            self.finished |= {f: self._result(f) for f in group}
         last = []
         for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
             value, axes = terms.at(result, self.places, self.finished), self.axes[:rank]
@@ -186,53 +196,49 @@ class _Stager:
         size = min(self.schedule.fold, self.axis.size)
         end = self.axis.size // size * size
         low, high = _reach(group, self.axis, self._bound)
-        inner = Axis(f"{self.axis.name}i", size)
         if end > size:
             outer = Axis(f"{self.axis.name}o", end - size + 1)
-            steps = self._turn(group, of_axis(outer), inner)
+            steps = self._turn(group, of_axis(outer), size)
             yield Phase(steps, outer, 0, end, size, low, high)
         else:
-            yield Phase(self._turn(group, Expr(0), inner))
+            yield Phase(self._turn(group, Expr(0), size))
         if self.axis.size > end:
-            inner = Axis(f"{self.axis.name}i", self.axis.size - end)
-            yield Phase(self._turn(group, Expr(end), inner))
+            yield Phase(self._turn(group, Expr(end), self.axis.size - end))
 
     def _bound(self, expr: Expr) -> Expr:
         """The largest value of an expression in this program, by the program's place."""
-        ends: dict[Axis, Expr] = {}
-        for a, inner in self.inner.items():
-            grows = (expr.coefficient(a) or 0) > 0
-            ends[a] = substitute(self.places[a], {inner: Expr(inner.size - 1 if grows else 0)})
-        return substitute(expr, {**self.places, **ends})
+        placed, inner = substitute(expr, self.places), self.inner.values()
+        grows = {a for a in inner if (placed.coefficient(a) or 0) > 0}
+        return substitute(placed, {a: Expr(a.size - 1 if a in grows else 0) for a in inner})
 
     # --- one turn -----------------------------------------------------------------------------
 
-    def _turn(self, group: list[Term], start: Expr, axis: Axis) -> tuple[Step, ...]:
-        turn = _Turn(start, axis)
+    def _turn(self, group: list[Term], start: Expr, size: int) -> tuple[Step, ...]:
+        axis = Axis(f"{self.axis.name}i", size)
         places = {**self.places, self.axis: start + of_axis(axis)}
-        known = dict(self.finished)
-        self._store_shared(turn, group, places, known)
+        turn = _Turn(start, axis, places, dict(self.finished))
+        self._store_shared(turn, group)
         shares: dict[Term, Term] = {}
         for score in dict.fromkeys(f.args[0] for f in group if f.op in ("roll", "part")):
-            known[score] = self._store(turn, terms.at(score, places, known), score.axes)
+            self._store(turn, score)
             others = [x for f in group for x in f.args if x is not score]
-            shares[score] = self._shift(turn, score, known[score], score in postorder(others))
+            shares[score] = self._shift(turn, score, score in postorder(others))
         for f in group:  # what is folded over other axes is computed once for the block
-            for part in _heavy(list(f.args), self.axis, known):
-                known[part] = self._store(turn, terms.at(part, places, known), part.axes)
+            for part in _heavy(f.args, self.axis, turn.known):
+                self._store(turn, part)
         centres = dict.fromkeys(f.args[0] for f in group if f.op in ("spread", "tilt"))
         for x in centres:
-            self._move_mean(turn, x, terms.at(x, places, known))
+            self._move_mean(turn, x)
         for f in group:
             if f.op == "max" and f.args[0] in shares:
                 continue
-            args = [terms.at(x, places, known) for x in f.args]
+            args = [turn.at(x) for x in f.args]
             if f.op in ("roll", "part"):
                 self._roll(turn, f, shares[f.args[0]], args[1])
             elif f.op in ROLLING:
                 self._centre(turn, f, args)
             else:
-                total = self._state(f)[0]
+                total = self._state(f)
                 part = terms.reduction(f.op, turn.axis, terms.cast(args[0], total.dtype))
                 new = total + part if f.op == "sum" else terms.apply("larger", total, part)
                 self._assign(turn.steps, total, new)
@@ -241,26 +247,24 @@ class _Stager:
             self._assign(turn.steps, mean, new)
         return tuple(turn.steps)
 
-    def _store_shared(
-        self, turn: _Turn, group: list[Term], places: dict[Axis, Expr], known: dict[Term, Term]
-    ) -> None:
+    def _store_shared(self, turn: _Turn, group: list[Term]) -> None:
         """Store the folds over other axes that several arguments read."""
         arguments = dict.fromkeys(x for f in group for x in f.args)
-        readers = Counter(part for x in arguments for part in _heavy([x], self.axis, known))
+        readers = Counter(part for x in arguments for part in _heavy([x], self.axis, turn.known))
         for part, count in readers.items():
             if count > 1:
-                known[part] = self._store(turn, terms.at(part, places, known), part.axes)
+                self._store(turn, part)
 
     def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
-        total, scale = self._state(fold)[0], self.states["top", fold.args[0]][2]
+        total, scale = self._state(fold), self.states["top", fold.args[0]][2]
         part = terms.reduction("sum", turn.axis, share * weight)
         self._assign(turn.steps, total, total * scale + part)
 
-    def _move_mean(self, turn: _Turn, x: Term, block: Term) -> None:
+    def _move_mean(self, turn: _Turn, x: Term) -> None:
         """The mean of the block, and the mean with it: mean + (block's - mean) * size / places."""
         mean, new, own = self._mean_state(x)
         size = terms.constant(1 / turn.axis.size, x.dtype)
-        apart = terms.reduction("sum", turn.axis, block - mean)
+        apart = terms.reduction("sum", turn.axis, turn.at(x) - mean)
         self._assign(turn.steps, own, mean + apart * size)
         self._assign(turn.steps, new, mean + (own - mean) * self._part(turn, x.dtype))
 
@@ -276,7 +280,7 @@ class _Stager:
         before (Chan, Golub and LeVeque, Updating formulae, 1979). Weighted: each weight so far is
         further from the mean by what the mean moves.
         """
-        total = self._state(fold)[0]
+        total = self._state(fold)
         mean, new, own = self._mean_state(fold.args[0])
         if fold.op == "spread":
             off, apart = args[0] - own, own - mean
@@ -290,11 +294,12 @@ class _Stager:
         self._assign(turn.steps, total, total + ((mean - new) * weights + part))
         self._assign(turn.steps, weights, weights + terms.reduction("sum", turn.axis, args[1]))
 
-    def _shift(self, turn: _Turn, score: Term, block: Term, again: bool) -> Term:
+    def _shift(self, turn: _Turn, score: Term, again: bool) -> Term:
         """Move the running maximum of a score; exp2(score - maximum) for the block.
 
         That takes the score's place, unless the score itself is read again.
         """
+        block = turn.known[score]
         top, new, scale = self._score_state(score)
         highest = terms.apply("larger", top, terms.reduction("max", turn.axis, block))
         self._assign(turn.steps, new, highest)
@@ -319,11 +324,9 @@ class _Stager:
 
     # --- local buffers ------------------------------------------------------------------------
 
-    def _state(self, fold: Term) -> tuple[Term, ...]:
+    def _state(self, fold: Term) -> Term:
         """The accumulator of a fold."""
-        name = fold.dtype.name
-        wide = DTYPES[WIDE.get(name, name) if fold.op == "sum" else name]
-        return self._kept(("total", fold), 1, terms.identity(fold.op, fold.dtype), wide)
+        return self._kept(("total", fold), 1, terms.identity(fold.op, fold.dtype))[0]
 
     def _score_state(self, score: Term) -> tuple[Term, ...]:
         """The maximum of a score so far, the one with this block, and the factor between them."""
@@ -337,12 +340,10 @@ class _Stager:
         """The sum of the weights so far."""
         return self._kept(("weight", weight), 1, 0.0)[0]
 
-    def _kept(
-        self, key: tuple[str, Term], count: int, first: float, dtype: DType | None = None
-    ) -> tuple[Term, ...]:
+    def _kept(self, key: tuple[str, Term], count: int, first: float) -> tuple[Term, ...]:
         """Local buffers over a term's axes without the folded one; the first starts at a number."""
         if key not in self.states:
-            dtype = dtype or key[1].dtype
+            dtype = kept_in(key[1])
             kept = [self._local(key[1].axes - {self.axis}, dtype) for _ in range(count)]
             self._assign(self.first, kept[0], terms.constant(first, dtype))
             self.states[key] = tuple(kept)
@@ -355,15 +356,15 @@ class _Stager:
         self.buffers[name] = (shape, dtype)
         return terms.load(name, tuple(map(of_axis, dims)), shape, dtype)
 
-    def _store(self, turn: _Turn, value: Term, axes: frozenset[Axis]) -> Term:
-        """Put a value of the block into a local buffer over `axes`, its operands packed before."""
+    def _store(self, turn: _Turn, x: Term) -> None:
+        """Put a term's values in the block into a local buffer, its operands packed before."""
+        value = turn.at(x)
         packed = {
             load: self._pack(turn, load, axis)
             for load, axis in _across(value, turn.axis, set(self.inner.values()))
         }
-        local = self._local(axes, value.dtype, turn.axis)
-        self._assign(turn.steps, local, terms.at(value, {}, packed))
-        return local
+        turn.known[x] = self._local(x.axes, x.dtype, turn.axis)
+        self._assign(turn.steps, turn.known[x], terms.at(value, {}, packed))
 
     def _pack(self, turn: _Turn, load: Term, axis: Axis) -> Term:
         """A copy of what a turn loads, so that neighbours along the turn's axis are neighbours."""
@@ -382,20 +383,16 @@ class _Stager:
         return Step((buffer,), index, axes, term, self.choose(axes, term))
 
 
-def _heavy(roots: list[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:
-    """The outermost folds over other axes that depend on this one."""
-    found: dict[Term, None] = {}
-    stack, seen = list(roots), set(known)
-    while stack:
-        x = stack.pop()
-        if x in seen:
-            continue
-        seen.add(x)
-        if x.op in FOLDS and axis in x.axes:
-            found[x] = None
-        else:
-            stack.extend(x.children)
-    return list(found)
+def _heavy(roots: Sequence[Term], axis: Axis, known: dict[Term, Term]) -> list[Term]:
+    """The outermost folds over other axes that depend on this one, the last one first."""
+
+    def heavy(x: Term) -> bool:
+        return x.op in FOLDS and axis in x.axes
+
+    def below(x: Term) -> Sequence[Term]:
+        return () if heavy(x) else x.children[::-1]
+
+    return [x for x in postorder(roots[::-1], known.__contains__, below) if heavy(x)]
 
 
 def _across(value: Term, axis: Axis, rows: set[Axis]) -> list[tuple[Term, Axis]]:

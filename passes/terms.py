@@ -47,9 +47,7 @@ class Term:
 
     def __init__(self, op: str, args: tuple[Term, ...], attr: Any, dtype: DType):
         self.op, self.args, self.attr, self.dtype = op, args, attr, dtype
-        axes: frozenset[Axis] = frozenset().union(*(a.axes for a in args))
-        for expr in self.indices:
-            axes |= expr.axes
+        axes = frozenset[Axis]().union(*(part.axes for part in (*args, *self.indices)))
         self.axes = axes - {attr} if op in FOLDS else axes
 
     @property
@@ -64,10 +62,8 @@ class Term:
     @cached_property
     def children(self) -> tuple[Term, ...]:
         """The operands, and the terms that index expressions read."""
-        found = dict.fromkeys(self.args)
-        for expr in self.indices:
-            found.update(dict.fromkeys(expr.data))
-        return tuple(found)
+        data = (term for expr in self.indices for term in expr.data)
+        return tuple(dict.fromkeys((*self.args, *data)))
 
     @property
     def value(self) -> Any:
@@ -176,9 +172,8 @@ def nonneg(expr: Expr) -> Term:
     low, high = expr.range
     if low >= 0 or high < 0:
         return constant(low >= 0, DTYPES["bool"])
-    if expr.constant == -1 and len(expr.parts) == 1 and expr.parts[0][1] == 1 and expr.data:
-        datum = expr.data[0]
-        if datum.dtype.kind == "bool":  # the condition of a select: s0 - 1 >= 0
+    for datum in expr.data:  # the condition of a select: s0 - 1 >= 0
+        if datum.dtype.kind == "bool" and expr == of_term(datum) + -1:
             return datum
     return _intern("nonneg", (), expr, DTYPES["bool"])
 
@@ -334,10 +329,8 @@ def apply(op: str, *args: Term) -> Term:
             return x
         if y.op == "const" and not y.value and op == "mul" and kind.name == "bool":
             return y
-    if op == "less_than":
-        order = _order(*args)
-        if order is not None:
-            return order
+    if op == "less_than" and (order := _order(*args)) is not None:
+        return order
     if row.commutative and args[1].digest < args[0].digest:
         args = (args[1], args[0])
     return _intern(op, args, None, result)
@@ -359,10 +352,8 @@ def _order(x: Term, y: Term) -> Term | None:
     """x < y of two positions, or of a condition on one (x < True is its opposite), as `nonneg`."""
     if x.op == "nonneg" and y.op == "const" and y.value is True:
         return nonneg(x.attr * -1 + -1)
-    ends = [_position(t) for t in (x, y)]
-    if ends[0] is None or ends[1] is None:
-        return None
-    return nonneg(ends[1] - ends[0] + -1)
+    low, high = _position(x), _position(y)
+    return None if low is None or high is None else nonneg(high - low + -1)
 
 
 def _position(x: Term) -> Expr | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -32,16 +33,9 @@ from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient, of_axis
 from .loops import Around, joint
-from .placement import (
-    Level,
-    Walker,
-    deep_recursion,
-    reduction_tile,
-    tile_step,
-    top_level,
-)
+from .placement import Level, Walker, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
-from .stage import OUTPUT, WIDE, Phase, Staged, Step, stage
+from .stage import OUTPUT, Phase, Staged, Step, kept_in, stage
 from .targets import Target
 from .terms import Term
 
@@ -68,9 +62,8 @@ def read_kernel(function: ir.Operation) -> KernelTerm:
     names = {v: f"a{i}" for i, v in enumerate(block.arguments)}
     comprehension = Comprehension(names.get)
     shapes = [static_shape(v) for v in results]
-    term = terms.results(
-        [(comprehension.whole(v), len(shape)) for v, shape in zip(results, shapes, strict=True)]
-    )
+    wholes = [comprehension.whole(v) for v in results]
+    term = terms.results(list(zip(wholes, map(len, shapes), strict=True)))
     longest = max(shapes, key=len)
     if any(shape != longest[: len(shape)] for shape in shapes):
         raise CompileError(
@@ -111,27 +104,24 @@ def _shell(
     kernel: KernelTerm, schedule: Schedule, target: Target
 ) -> tuple[ir.Module, ir.Block, dict[str, ir.Value]]:
     """An empty function with the kernel's arguments."""
-    kinds = [*kernel.inputs, *kernel.outputs]
-    names = [f"%a{i}: {memory_type(k)} {{llvm.noalias}}" for i, k in enumerate(kinds)]
+    buffers = {f"a{i}": kind for i, kind in enumerate(kernel.inputs)}
+    buffers |= {f"{OUTPUT}{i}": kind for i, kind in enumerate(kernel.outputs)}
+    attributes = "" if target.is_gpu else " {llvm.noalias}"
+    given = [f"%{name}: {memory_type(kind)}{attributes}" for name, kind in buffers.items()]
     grid = f"{GRID} = {schedule.programs(kernel.axes)} : i64"
     if target.is_gpu:
-        names = [n.replace(" {llvm.noalias}", "") for n in names]
         text = (
             f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ gpu.func "
-            f"@{kernel.name}({', '.join(names)}) kernel attributes {{{grid}, known_block_size = "
+            f"@{kernel.name}({', '.join(given)}) kernel attributes {{{grid}, known_block_size = "
             f"array<i32: {target.block}, 1, 1>}} {{ gpu.return }} }} }}"
         )
     else:
-        names += ["%begin: index", "%end: index"]
-        text = (
-            f"func.func @{kernel.name}({', '.join(names)}) attributes {{{grid}}} {{ func.return }}"
-        )
+        inside = ", ".join([*given, "%begin: index", "%end: index"])
+        text = f"func.func @{kernel.name}({inside}) attributes {{{grid}}} {{ func.return }}"
     module = ir.Module.parse(text)
     function = next(op for op in walk(module.operation) if GRID in op.attributes)
     block = function.regions[0].blocks[0]
-    names = [f"a{i}" for i in range(len(kernel.inputs))]
-    names += [f"{OUTPUT}{i}" for i in range(len(kernel.outputs))]
-    return module, block, dict(zip(names, block.arguments, strict=False))
+    return module, block, dict(zip(buffers, block.arguments, strict=False))
 
 
 # --- emission -----------------------------------------------------------------------------------
@@ -185,13 +175,10 @@ class _Program:
                 scf.YieldOp([])
             return
         begin, end = list(block.arguments)[-2:]
-        staged = self._staged() if self.schedule.fold else None
+        body = partial(self._steps, self._staged()) if self.schedule.fold else self._store
         loop = scf.ForOp(begin, end, _index(1))
         with ir.InsertionPoint(loop.body):
-            if staged is None:
-                self._store(loop.induction_variable)
-            else:
-                self._steps(staged, loop.induction_variable)
+            body(loop.induction_variable)
             scf.YieldOp([])
 
     def _store(self, program: ir.Value) -> None:
@@ -219,10 +206,9 @@ class _Program:
 
     def _staged(self) -> Staged:
         """The steps, with their local buffers allocated."""
-        term, axes = terms.rolled(self.kernel.term), self.kernel.axes
-        staged = stage(
-            term, axes, self.schedule, lambda a, t: cost.step_schedule(a, t, self.target)
-        )
+        term = terms.rolled(self.kernel.term)
+        choose = partial(cost.step_schedule, target=self.target)
+        staged = stage(term, self.kernel.axes, self.schedule, choose)
         for name, (shape, dtype) in staged.buffers.items():
             kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
             self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
@@ -318,11 +304,10 @@ class _Emitter(Walker):
         dims = level.shape(term.axes)
         values = [self._spread(args[a], level.shape(a.axes), dims, level) for a in term.args]
         kind = term.args[-1].dtype.name  # of a select, what it chooses
-        if term.op == "cast":
-            return expand.cast(values[0], kind, term.dtype.name)
-        if term.op == "bitcast":
-            return expand.bitcast(values[0], kind, term.dtype.name)
-        name = {"larger": "max"}.get(term.op, term.op)
+        if term.op in ("cast", "bitcast"):
+            convert = expand.cast if term.op == "cast" else expand.bitcast
+            return convert(values[0], kind, term.dtype.name)
+        name = "max" if term.op == "larger" else term.op
         return expand.emit(name, values, kind, contract=self.contract)
 
     def _spread(
@@ -384,9 +369,7 @@ class _Emitter(Walker):
         rows = [row(offsets) for offsets in places]
         if len(dims) == 1:
             return rows[0]
-        kind = ir.VectorType(rows[0].type).element_type
-        whole = ir.VectorType.get([level.tiles[a] for a in dims], kind)
-        value = vector.broadcast(whole, rows[0])  # each row is then written over
+        value = self._spread(rows[0], dims[-1:], dims, level)  # each row is then written over
         for made, offsets in zip(rows, places, strict=True):
             value = vector.insert(made, value, [], list(offsets.values()))
         return value
@@ -481,16 +464,12 @@ class _Emitter(Walker):
             more = self._accumulate(group, level.inner(axis, rest, step), whole * step, 1)
             totals = [self._combine(t, [x, y]) for t, x, y in zip(group, totals, more, strict=True)]
         for t, total in zip(group, totals, strict=True):
-            level.memo[t] = expand.cast(total, self._kind(t), t.dtype.name)
+            level.memo[t] = expand.cast(total, kept_in(t).name, t.dtype.name)
         return level.memo[term]
-
-    def _kind(self, term: Term) -> str:
-        """The dtype of an accumulator: sums of 16-bit floats are kept in float32."""
-        return WIDE.get(term.dtype.name, term.dtype.name) if term.op == "sum" else term.dtype.name
 
     def _combine(self, term: Term, values: list[ir.Value]) -> ir.Value:
         name = "add" if term.op == "sum" else "max"
-        return expand.emit(name, values, self._kind(term), contract=self.contract)
+        return expand.emit(name, values, kept_in(term).name, contract=self.contract)
 
     def _accumulate(self, group: Around, inner: Level, start: int, turns: int) -> list[ir.Value]:
         """`turns` tiles of the axis from `start`, reduced to values without the axis."""
@@ -503,14 +482,14 @@ class _Emitter(Walker):
             found = []
             for term, accumulator in zip(group, accumulators, strict=True):
                 value = self.value(term.args[0], inner)
-                value = expand.cast(value, term.dtype.name, self._kind(term))
+                value = expand.cast(value, term.dtype.name, kept_in(term).name)
                 value = self._spread(value, have, dims, inner)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
         tile, sizes = inner.tiles[axis], tuple(inner.tiles[a] for a in dims)
         first = [
-            expand.constant(terms.identity(term.op, term.dtype), self._kind(term), sizes)
+            expand.constant(terms.identity(term.op, term.dtype), kept_in(term).name, sizes)
             for term in group
         ]
         if turns == 1:
@@ -619,9 +598,7 @@ class _Place:
                 piece = self._datum(atom, offsets)
             scaled = piece if c == 1 else arith.muli(piece, _index(c))
             total = scaled if total is None else arith.addi(total, scaled)
-        if total is None:
-            return _index(expr.constant)
-        return _add(total, expr.constant)
+        return _index(expr.constant) if total is None else _add(total, expr.constant)
 
     def _datum(self, atom: Datum, offsets: Offsets) -> ir.Value:
         """One element of the tile of an index that is data."""
