@@ -1,7 +1,6 @@
 """Where each part of a kernel is computed: at the outermost loop that binds all of its axes.
 
-A walker visits a kernel's term; what it makes at each node is up to it: `cost` counts
-instructions, `tile` emits them. So the cost model sees the very loops that will run.
+`cost` counts instructions there and `tile` emits them: the model sees the very loops that will run.
 
     for d0-tile (grid)                mean = sum(r0, x[d0, r0]) * (1/n)       depends on d0 alone:
       for r0: ...                     before the loop over d1
@@ -11,7 +10,7 @@ instructions, `tile` emits them. So the cost model sees the very loops that will
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,7 @@ from typing import Any
 
 from .index import Axis, Expr, of_axis, substitute
 from .schedule import Schedule
-from .terms import FOLDS, REDUCTIONS, Term, postorder
+from .terms import FOLDS, Term, postorder
 
 
 @dataclass(eq=False)
@@ -108,30 +107,6 @@ def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
     while lanes > 1 and lanes > term.attr.size:
         lanes //= 2
     return lanes
-
-
-class Walker:
-    """Visits a term at a level, once for each of both, hoisting what does not depend on it."""
-
-    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...]):
-        self.schedule = schedule
-        self.axes = axes
-
-    def value(self, term: Term, level: Level) -> Any:
-        """What this walker makes of `term`, at the level where it belongs."""
-        home = level.home(term.axes)
-        if term not in home.memo:
-            home.memo[term] = self.make(term, home, level)
-        return home.memo[term]
-
-    def make(self, term: Term, home: Level, level: Level) -> Any:
-        """Make the value at `home` while the walk stands in `level`."""
-        if term.op in REDUCTIONS:
-            return self.reduce(term, home)
-        return self.node(term, {c: self.value(c, home) for c in term.children}, home)
-
-    node: Callable[[Term, dict[Term, Any], Level], Any]  # what a walker makes of an operation
-    reduce: Callable[[Term, Level], Any]  # and of a reduction
 
 
 @contextmanager

@@ -33,11 +33,11 @@ from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient, of_axis
 from .loops import Around, joint
-from .placement import Level, Walker, deep_recursion, reduction_tile, tile_step, top_level
+from .placement import Level, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, kept_in, stage
 from .targets import Target
-from .terms import Term
+from .terms import REDUCTIONS, Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
 Offsets = dict[Axis, int]  # a place in a tile, as distances from its origin
@@ -239,11 +239,12 @@ class _Program:
             _Emitter(step, self.arguments, self.contract).run(tuple(outer), {**outer, **starts})
 
 
-class _Emitter(Walker):
-    """Emits the loops of one step at the current insertion point."""
+class _Emitter:
+    """Emits the loops of one step at the current insertion point, and each part of its term once at
+    the level where it belongs, before the loops that do not matter to it."""
 
     def __init__(self, step: Step, arguments: dict[str, ir.Value], contract: bool):
-        super().__init__(step.schedule, step.axes)
+        self.schedule, self.axes = step.schedule, step.axes
         self.step = step
         self.arguments = arguments
         self.contract = contract
@@ -281,14 +282,22 @@ class _Emitter(Walker):
                 self._serial(inner, depth + 1, starts)
                 scf.YieldOp([])
 
-    def make(self, term: Term, home: Level, level: Level) -> Any:
-        """Emit before the loop that leads from `home` to `level`."""
-        loop, between = None, level
-        while between is not home and between.parent is not None:
-            loop = between.data.get("loop", loop)
-            between = between.parent
-        with ir.InsertionPoint(loop) if loop is not None else nullcontext():
-            return super().make(term, home, level)
+    def value(self, term: Term, level: Level) -> ir.Value:
+        """The value of a term, for what stands in `level`."""
+        home = level.home(term.axes)
+        if term not in home.memo:
+            loop, between = None, level
+            while between is not home and between.parent is not None:
+                loop = between.data.get("loop", loop)
+                between = between.parent
+            with ir.InsertionPoint(loop) if loop is not None else nullcontext():
+                home.memo[term] = self._make(term, home)
+        return home.memo[term]
+
+    def _make(self, term: Term, home: Level) -> ir.Value:
+        if term.op in REDUCTIONS:
+            return self.reduce(term, home)
+        return self.node(term, {c: self.value(c, home) for c in term.children}, home)
 
     # --- nodes --------------------------------------------------------------------------------
 
