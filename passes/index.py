@@ -140,7 +140,7 @@ class Expr:
                 # scale * (e - divisor * (e // divisor)) = scale * (e mod divisor)
                 del parts[atom]
                 for a, k in atom.expr.parts:
-                    parts[a] -= k * scale
+                    parts[a] = parts.get(a, 0) - k * scale
                 shift = -atom.expr.constant * scale
                 ends = (shift, shift + (atom.divisor - 1) * scale)
                 low, high = low + min(ends), high + max(ends)

@@ -57,6 +57,17 @@ def test_simplified_expressions_keep_their_values_and_lie_in_their_range(pair) -
         assert low <= definition(at) <= high
 
 
+def test_quotients_inside_quotients_lie_in_their_range() -> None:
+    """Two that were once too narrow, or an error."""
+    a, b = Axis("d0", 8), Axis("d1", 3)
+    half = of_axis(a) // 2
+    nested = of_axis(a) * -2 + half * 4 + of_axis(b) * 2 + (half + of_axis(b)) // 3 * -6
+    assert nested.range == (-8, 4)
+    half = of_axis(Axis("d0", 4)) // 2
+    low, high = (half + 1 + (half + 1) // 2 * -2).range
+    assert low <= 0 and high >= 1
+
+
 @given(formulas(), formulas())
 def test_substitution_is_composition(outer, inner) -> None:
     expr, definition = outer
