@@ -122,31 +122,9 @@ def _solve(
     Their buffers are i0, i1, ... (inputs), v0, v1, ... (values), and w0, w1, ... (what only the
     e-graph knows).
     """
-    names = region.names
-    inputs = {v: names[v] for v in region.inputs}
-    values = _candidate_values(region)
-    joined: dict[tuple[ir.Value, Point], Term] = {}
-
-    def watch(value: ir.Value, point: Point, term: Term) -> None:
-        if value in values:
-            joined[value, point] = term
-
-    comprehension = Comprehension(inputs.get, watch)
-    whole = {v: comprehension.whole(v) for v in values}
+    names, inputs = region.names, [region.names[v] for v in region.inputs]
     outputs = [names[v] for v in region.outputs]
-    places: dict[str, set[Term]] = {names[v]: set() for v in values}
-    for (v, _), t in joined.items():
-        places[names[v]].add(t)
-    reads = [(t, x, t.op) for t in postorder(list(whole.values())) for x in t.children]
-    sizes = {names[v]: prod(static_shape(v)) for v in values}
-    folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
-    instead = overtaken(reads, places, outputs, sizes, folding)
-    folds = {last(instead, name) for name in folding}
-    values = [v for v in values if names[v] not in instead]
-    whole = {v: whole[v] for v in values}
-    joined = {(v, point): t for (v, point), t in joined.items() if v in whole}
-    loads = [(_load_of(names[v], v, point, t), t) for (v, point), t in joined.items()]
-    equal = [(load, t) for load, t in loads if load is not None]
+    whole, equal, folds = _named_terms(region, outputs)
     roots = list(whole.values())
     splits = splittable(roots, target)
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
@@ -154,7 +132,7 @@ def _solve(
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
     extractor = Extractor(
-        graph, found, outputs, target, list(inputs.values()), precision == "strict", count, begin
+        graph, found, outputs, target, inputs, precision == "strict", count, begin
     )
     sets = extractor.run()
     report = {
@@ -164,6 +142,35 @@ def _solve(
         "search": extractor.stopped,
     }
     return sets, report
+
+
+def _named_terms(
+    region: Region, outputs: list[str]
+) -> tuple[dict[ir.Value, Term], list[tuple[Term, Term]], set[str]]:
+    """The terms of the values that may be buffers, the loads that equal terms, and the names of the
+    values that end with a reduction."""
+    names = region.names
+    values = set(_candidate_values(region))
+    joined: dict[tuple[ir.Value, Point], Term] = {}
+
+    def watch(value: ir.Value, point: Point, term: Term) -> None:
+        if value in values:
+            joined[value, point] = term
+
+    inputs = {v: names[v] for v in region.inputs}
+    comprehension = Comprehension(inputs.get, watch)
+    whole = {v: comprehension.whole(v) for v in names if v in values}
+    places: dict[str, set[Term]] = {names[v]: set() for v in whole}
+    for (v, _), t in joined.items():
+        places[names[v]].add(t)
+    reads = [(t, x, t.op) for t in postorder(list(whole.values())) for x in t.children]
+    sizes = {names[v]: prod(static_shape(v)) for v in whole}
+    folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
+    instead = overtaken(reads, places, outputs, sizes, folding)
+    whole = {v: t for v, t in whole.items() if names[v] not in instead}
+    loads = [(_load_of(names[v], v, at, t), t) for (v, at), t in joined.items() if v in whole]
+    equal = [(load, t) for load, t in loads if load is not None]
+    return whole, equal, {last(instead, name) for name in folding}
 
 
 def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | None:
