@@ -27,7 +27,6 @@ from .terms import Term, postorder
 Split = tuple[Axis, Axis, Axis]
 T = TypeVar("T")
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
-BINARY = ("mod", "less_than", "div")
 
 
 @dataclass(frozen=True)
