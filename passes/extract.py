@@ -549,7 +549,11 @@ class _Cheapest:
         """How often an operand with these axes is computed where it is read."""
         if not any(a.name.startswith("r") for a in axes):
             return 1.0  # before the loops
-        return prod(max(1.0, a.size / self._tile(a)) for a in around - axes)
+        times = prod(max(1.0, a.size / self._tile(a)) for a in around - axes)
+        # where what reads it is a vector of another axis, its own places come one by one
+        return (
+            times * self.target.lanes(32) if self._vector_axis(around) in around - axes else times
+        )
 
     def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
         if node.op == "contract":
@@ -566,7 +570,8 @@ class _Cheapest:
             op = term.op if term is not None else node.op
             return self._times(axes) * INSTRUCTIONS.get(op, 1.0)
         wide = self._vector_axis(axes)
-        if wide is None or contiguous_along(term.attr[1], wide, self.target.lanes(32)):
+        spread = self.vector is not None and wide != self.vector  # one element for a whole vector
+        if wide is None or spread or contiguous_along(term.attr[1], wide, self.target.lanes(32)):
             return self._times(axes) * cost.VECTOR_LOAD
         return self._times(axes) * cost.SCALAR_LOAD * self.target.lanes(max(8, term.dtype.bits)) * 2
 
@@ -576,7 +581,7 @@ class _Cheapest:
         if self.vector is not None and self.vector in axes:
             return self.vector
         inner = [a for a in axes if a.name.startswith("r")]
-        return max(inner, key=lambda a: a.name) if inner and self.vector is None else None
+        return max(inner, key=lambda a: a.name) if inner else None
 
     def _times(self, axes: frozenset[Axis]) -> float:
         points = float(prod(a.size for a in axes))
