@@ -7,6 +7,7 @@ graph.classes[graph.class_of[t]]     every way of computing t that was found
 from __future__ import annotations
 
 import json
+import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,6 +37,7 @@ class Budget:
     iterations: int = 12
     nodes: int = 20_000
     seconds: float = 10.0
+    megabytes: float = 1_000.0  # that the process may grow by
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,6 @@ def saturate(
     related: list[tuple[str, tuple[Axis, ...]]] = [("splits", split) for split in splits]
     related += dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t)).keys()
     tables = rules.rulesets(precision, frozenset(without))
-    work = {name: Work() for name in tables}
     rows = tuple(rule for rule in rules.active(precision) if rule.name in tables)
     with _graph(rows, watch is not None) as graph:
         for relation, axes in related:
@@ -167,7 +168,7 @@ def saturate(
             return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
 
         told = watch and partial(watch, read=read)
-        iterations, stopped = _run(graph, tables, work, budget, started, told)
+        iterations, stopped, work = _run(graph, tables, budget, told)
         found = read()
     found.report = {
         "terms": len(order),
@@ -212,14 +213,11 @@ class Work:
 
 
 def _run(
-    graph: eg.EGraph,
-    tables: dict[str, eg.Ruleset],
-    work: dict[str, Work],
-    budget: Budget,
-    started: float,
-    watch: Watch | None,
-) -> tuple[int, str]:
-    """The number of iterations, and why they ended."""
+    graph: eg.EGraph, tables: dict[str, eg.Ruleset], budget: Budget, watch: Watch | None
+) -> tuple[int, str, dict[str, Work]]:
+    """The number of iterations, why they ended, and what each rule did."""
+    work = {name: Work() for name in tables}
+    started, held = time.perf_counter(), _peak()
     facts, every = rules.analysis().saturate(), list(tables.values())
     steps = [("", facts), *tables.items()] if watch else [("", eg.seq(facts, *every))]
     for iteration in range(budget.iterations):
@@ -239,12 +237,19 @@ def _run(
             if done.updated and watch and name:
                 watch(name, iteration)
             if time.perf_counter() - started > budget.seconds:
-                return iteration + 1, f"time budget of {budget.seconds} s"
+                return iteration + 1, f"time budget of {budget.seconds:g} s", work
         if not changed:
-            return iteration + 1, "saturated"
+            return iteration + 1, "saturated", work
         if sum(n for _, n in graph.all_function_sizes()) > budget.nodes:
-            return iteration + 1, f"node budget of {budget.nodes}"
-    return budget.iterations, f"iteration budget of {budget.iterations}"
+            return iteration + 1, f"node budget of {budget.nodes}", work
+        if _peak() - held > budget.megabytes:
+            return iteration + 1, f"memory budget of {budget.megabytes:g} MB", work
+    return budget.iterations, f"iteration budget of {budget.iterations}", work
+
+
+def _peak() -> float:
+    """The most megabytes that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def _parts(

@@ -548,11 +548,9 @@ def swaps(x: Term) -> Iterator[tuple[Axis, Axis]]:
         a = [f for f in outer if f is not inner]
         b = [f for f in _factors(inner.args[0]) if x.attr not in f.axes]
         c = [f for f in _factors(inner.args[0]) if x.attr in f.axes]
-        if b and not any(inner.attr in f.axes for f in a):
+        if b and c and not any(inner.attr in f.axes for f in a):
             before = _points(b + c) + _points([*a, inner])
-            left = frozenset().union(*(f.axes for f in a + c)) - {x.attr}
-            rest = left.union(*(f.axes for f in b))
-            if _points(a + c) + prod(axis.size for axis in rest) < before:
+            if _points(a + c) + _points(a + b + c) // x.attr.size < before:
                 yield x.attr, inner.attr
 
 

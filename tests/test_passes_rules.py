@@ -579,3 +579,24 @@ def test_an_index_out_of_a_quotient_is_kept() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run python tests/instances.py"
+
+
+# --- budgets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget, stopped", [
+    (Budget(), "saturated"),
+    (Budget(iterations=2), "iteration budget of 2"),
+    (Budget(nodes=20), "node budget of 20"),
+    (Budget(seconds=0), "time budget of 0 s"),
+    (Budget(megabytes=-1), "memory budget of -1 MB"),
+])  # fmt: skip
+def test_a_search_that_meets_a_budget_says_so(budget: Budget, stopped: str) -> None:
+    """What was found by then is kept, and is a way to compute the value."""
+    score = buffer("x", J, K)
+    share = terms.apply("exp2", score - terms.reduction("max", J, score))
+    root = terms.reduction("sum", J, share * buffer("y", J))
+    found = saturate([root], [], "fast", budget)
+    assert found.report["stopped"] == stopped
+    assert any(node.op == "sum" for node in found.classes[found.class_of[root]])
+    assert found.report["iterations"] <= budget.iterations
