@@ -66,10 +66,9 @@ def derived_candidates(
         for node in graph.classes[where]:
             for child in node.children:
                 visit(child)
-        loaded = any(n.loaded is not None for n in graph.classes[where])
-        kinds = [n for n in graph.classes[where] if n.op in BINDERS]
-        over = axes[where]
-        if loaded or not kinds or not over or prod(a.size for a in over) > largest:
+        nodes, over = graph.classes[where], axes[where]
+        made = any(n.op in BINDERS for n in nodes) and all(n.loaded is None for n in nodes)
+        if not made or not over or prod(a.size for a in over) > largest:
             return
         name, order = f"w{len(found)}", axis_order(over)
         order = tuple(sorted(order, key=lambda a: a.name[0] == "d"))  # parts one after the other

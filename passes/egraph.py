@@ -71,7 +71,10 @@ class ENode:
 
 @dataclass
 class Saturated:
-    """The classes of a saturated e-graph, the e-graph itself, and what the rules did."""
+    """The classes of a saturated e-graph, the e-graph itself, and what the rules did.
+
+    Only after a search that was watched is the e-graph still full: else another search has it.
+    """
 
     classes: dict[str, list[ENode]]
     class_of: dict[Term, str]
@@ -218,8 +221,8 @@ def _run(
     """The number of iterations, why they ended, and what each rule did."""
     work = {name: Work() for name in tables}
     started, held = time.perf_counter(), _peak()
-    facts, every = rules.analysis().saturate(), list(tables.values())
-    steps = [("", facts), *tables.items()] if watch else [("", eg.seq(facts, *every))]
+    facts = rules.analysis().saturate()
+    steps = [("", facts), *tables.items()] if watch else [("", eg.seq(facts, *tables.values()))]
     for iteration in range(budget.iterations):
         changed = False
         for name, step in steps:

@@ -7,6 +7,7 @@ and are solved once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,11 +103,12 @@ class _Body:
         """
         computed = self.heavy - self.prepared
         alive: set[ir.Value] = set()
+        left = Counter(v for op in self.operations for v in dict.fromkeys(op.operands))  # readers
         for n, op in enumerate(self.operations):
+            left.subtract(dict.fromkeys(op.operands, 1))
             alive.update(computed.intersection(op.results))
             alive = {v for v in alive if self.last_use.get(v, -1) > n}
-            after = self.operations[n + 1 :]
-            if len(alive) == 1 and sum(not alive.isdisjoint(x.operands) for x in after) > 1:
+            if len(alive) == 1 and sum(left[v] for v in alive) > 1:
                 yield n + 1
 
     def region(self, start: int, end: int) -> Region:
