@@ -37,8 +37,11 @@ class Code:
     binary: bytes
 
 
-def generate(llvm_ir: str, target: Target) -> Code:
-    """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text)."""
+def generate(llvm_ir: str, target: Target, readable: bool = True) -> Code:
+    """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text).
+
+    Where there is an object, text that nobody will read may be left out.
+    """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(llvm_ir)
@@ -50,6 +53,8 @@ def generate(llvm_ir: str, target: Target) -> Code:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
+    if not readable and target.family != "cuda":
+        return Code("", "", machine.emit_object(module))
     optimised = str(module)
     # code generation changes the module, so each emission parses it anew
     text = machine.emit_assembly(llvm.parse_assembly(optimised))

@@ -42,56 +42,71 @@ def compile_module(module: ir.Module, *, target: str = "cpu", precision: str = "
     """
     if precision not in PRECISIONS:
         raise Error(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
-    chosen = find_target(target)
-    clock = _Clock()
+    chosen, clock = find_target(target), Clock()
     with module.context, ir.Location.unknown():
-        verify(module)
-        source = str(module)
-        work = ir.Module.parse(str(module.operation.get_asm(enable_debug_info=True)))
-        build_pipeline("dodeca-simplify", module.context).run(work)
-        clock.mark("simplify")
+        work = simplified(module, clock)
         fused = fuse(work.operation, chosen, precision)
         clock.mark("fuse")
         verify(fused.module)
-        functions = list(fused.module.body.operations)[1:]
-        kernels = {}
-        for function in functions:
-            kernel = _compile_kernel(function.operation, chosen, precision, clock)
-            kernels[kernel.name] = kernel
-        planned = _Planner(fused.module, kernels)
-    return Program(
-        target=chosen.name,
-        kernels=kernels,
-        buffers=tuple(planned.buffers),
-        prepare=tuple(planned.prepare),
-        plan=tuple(planned.plan),
-        inputs=tuple(planned.inputs),
-        outputs=tuple(planned.outputs),
-        weights=planned.weights,
-        stages={"dodeca": source, "kernels": str(fused.module)},
-        report={
-            "precision": precision,
-            "seconds": clock.seconds,
-            "regions": fused.regions,
-        },
-    )
+    facts = {"precision": precision, "regions": fused.regions}
+    return compile_kernels(fused.module, str(module), chosen, precision, clock, facts)
 
 
-def _compile_kernel(
-    function: ir.Operation, target: Target, precision: str, clock: _Clock
+def simplified(module: ir.Module, clock: Clock) -> ir.Module:
+    """A copy of a module that was verified, after the first pass; in the module's context."""
+    verify(module)
+    work = ir.Module.parse(str(module.operation.get_asm(enable_debug_info=True)))
+    build_pipeline("dodeca-simplify", module.context).run(work)
+    clock.mark("simplify")
+    return work
+
+
+def compile_kernels(
+    module: ir.Module, source: str, target: Target, precision: str, clock: Clock, facts: dict
+) -> Program:
+    """The program of a module of kernels, as `fuse` makes it; `source` is the graph's own text.
+
+    `facts` go into the report.
+    """
+    with module.context, ir.Location.unknown():
+        functions = list(module.body.operations)[1:]
+        compiled = [compile_kernel(f.operation, target, precision, clock) for f in functions]
+        kernels = {kernel.name: kernel for kernel in compiled}
+        planned = _Planner(module, kernels)
+        return Program(
+            target=target.name,
+            kernels=kernels,
+            buffers=tuple(planned.buffers),
+            prepare=tuple(planned.prepare),
+            plan=tuple(planned.plan),
+            inputs=tuple(planned.inputs),
+            outputs=tuple(planned.outputs),
+            weights=planned.weights,
+            stages={"dodeca": source, "kernels": str(module)},
+            report={"seconds": clock.seconds, **facts},
+        )
+
+
+def compile_kernel(
+    function: ir.Operation, target: Target, precision: str, clock: Clock, readable: bool = True
 ) -> Kernel:
-    """One kernel function: tile program, LLVM dialect, LLVM IR, machine code."""
+    """One kernel function: tile program, LLVM dialect, LLVM IR, machine code.
+
+    Unless it is to be `readable`, the stages in between and the assembly are left out.
+    """
     kernel = read_kernel(function)
     stages = {"dodeca": str(function)}
     tiled = tile(function, target, precision)
-    stages["tile"] = str(tiled)
     grid = _grid(tiled)
+    if readable:
+        stages["tile"] = str(tiled)
     clock.mark("tile")
     lower(tiled.operation, target)
-    stages["llvm"] = str(tiled)
+    if readable:
+        stages["llvm"] = str(tiled)
     llvm_ir = to_llvm_ir(tiled.operation)
     clock.mark("lower")
-    code = generate(llvm_ir, target)
+    code = generate(llvm_ir, target, readable)
     clock.mark("generate")
     kinds = [*kernel.inputs, *kernel.outputs]
     return Kernel(
@@ -153,7 +168,7 @@ def _predicted(call: ir.Operation) -> float:
 
 
 @dataclass
-class _Clock:
+class Clock:
     """Seconds spent in each stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -10,7 +10,7 @@ function in the dodeca dialect for each kernel; equal kernels are one function.
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -72,25 +72,38 @@ def candidates(
             form = "\n".join(region.form)
             begin = begins.get(form, frozenset())
             with _collector_paused():
-                found = _solve(region, target, precision, without, count, begin)
-            solved[region.key] = found
+                solved[region.key] = _solve(region, target, precision, without, count, begin)
+            found = solved[region.key]
             begins[form] = frozenset(name for kernel in found[0][0] for name in kernel.names)
     made: list[Fused] = []
-    with module.context, function.location:
-        for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
-            fused = Fused(ir.Module.create())
-            builder = _Builder(fused.module, function)
-            for region, reused in regions:
-                sets, report = solved[region.key]
-                chosen = sets[min(n, len(sets) - 1)]
-                builder.add(region, chosen)
-                seconds = sum(k.seconds for k in chosen if not k.free)
-                known = {"kernels": len(chosen), "predicted seconds": seconds, "reused": reused}
-                fused.regions.append({**report, **known})
-                fused.chosen.append((region, chosen))
-            builder.finish()
-            made.append(fused)
+    for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
+        chosen, reports = [], []
+        for region, reused in regions:
+            sets, report = solved[region.key]
+            kernels = sets[min(n, len(sets) - 1)]
+            chosen.append((region, kernels))
+            seconds = sum(k.seconds for k in kernels if not k.free)
+            known = {"kernels": len(kernels), "predicted seconds": seconds, "reused": reused}
+            reports.append({**report, **known})
+        made.append(assemble(module, chosen, reports))
     return made
+
+
+def assemble(
+    module: ir.Operation, chosen: list[tuple[Region, list[Chosen]]], reports: Sequence[dict] = ()
+) -> Fused:
+    """The module in which these kernels compute the regions of the module's first function.
+
+    Its main function calls them in this order.
+    """
+    function = entry_function(module)
+    with module.context, function.location:
+        fused = Fused(ir.Module.create(), [*reports], chosen)
+        builder = _Builder(fused.module, function)
+        for region, kernels in chosen:
+            builder.add(region, kernels)
+        builder.finish()
+    return fused
 
 
 @contextmanager
@@ -135,13 +148,8 @@ def _solve(
         graph, found, outputs, target, inputs, precision == "strict", count, begin
     )
     sets = extractor.run()
-    report = {
-        "operations": len(region.operations),
-        **graph.report,
-        "sets tried": extractor.tried,
-        "search": extractor.stopped,
-    }
-    return sets, report
+    report = {"operations": len(region.operations), **graph.report}
+    return sets, report | {"sets tried": extractor.tried, "search": extractor.stopped}
 
 
 def _named_terms(
@@ -313,10 +321,7 @@ def rename_buffers(term: Term, names: dict[str, str]) -> Term:
     """The same term on buffers of other names."""
 
     def renamed(x: Term) -> Term:
-        if x.op != "load":
-            return x
-        name, index, shape = x.attr
-        return terms.load(names[name], index, shape, x.dtype)
+        return terms.load(names[x.attr[0]], *x.attr[1:], x.dtype) if x.op == "load" else x
 
     return terms.rewrite(term, renamed)
 
@@ -327,9 +332,7 @@ def describe(term: Term) -> str:
     words = ["contract" if t.args[0].op == "mul" else t.op for t in order if t.op in REDUCTIONS]
     if term.op not in (*REDUCTIONS, "load", "results"):
         words.append(term.op)
-    if not words:
-        words = ["copy"]
-    return "_".join([*dict.fromkeys(words)][:4])
+    return "_".join([*dict.fromkeys(words)][:4]) or "copy"
 
 
 def schedule_attribute(schedule: Schedule) -> ir.Attribute:
