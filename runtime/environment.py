@@ -10,6 +10,8 @@ import os
 
 FLAGS = {
     "OMP_NUM_THREADS": "threads of an executable for the CPU, where `threads=` does not say",
+    "DODECA_CACHE": "the folder of the tuning database and of compiled code; `off` keeps nothing",
+    "XDG_CACHE_HOME": "where the folder `dodeca` of caches is, without DODECA_CACHE; else ~/.cache",
     "CUDA_HOME": "where ptxas is looked for first, in `bin`",
     "CUDA_PATH": "the same, where CUDA_HOME is not set",
     "ROCM_PATH": "where ld.lld is looked for first, in `llvm/bin`; /opt/rocm if not set",
