@@ -47,26 +47,34 @@ class Dodeca(Peer):
 
     def prepare(self, case: Case) -> Run:
         import dodeca as dd
-        from dodeca.models.bert import Bert
 
-        functions = SimpleNamespace(
-            linear=lambda x, w, b: x @ w.mT + b,
-            gelu=dd.gelu,
-            softmax=dd.softmax,
-            layer_norm=dd.layer_norm,
-            transpose=lambda x: x.mT,
-        )
-        weights = {name: dd.asarray(a) for name, a in case.weights.items()}
-        arrays = list(case.inputs.values())
-
-        def function(*inputs: Any) -> Any:
-            named = dict(zip(case.inputs, inputs, strict=True))
-            return OPERATIONS[case.operation](functions, named | weights)
-
-        if case.operation == "minilm":
-            function = Bert.from_folder(cases.model_folder()).sentence_embedding
+        function, arrays = traced(case)
         exe = dd.compile(function, *arrays, threads=self.threads)
         return lambda: exe(*arrays)
+
+
+def traced(case: Case) -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """A case as a function of Tensors, and the arrays that it is called with."""
+    import dodeca as dd
+    from dodeca.models.bert import Bert
+
+    functions = SimpleNamespace(
+        linear=lambda x, w, b: x @ w.mT + b,
+        gelu=dd.gelu,
+        softmax=dd.softmax,
+        layer_norm=dd.layer_norm,
+        transpose=lambda x: x.mT,
+    )
+    arrays = list(case.inputs.values())
+    if case.operation == "minilm":
+        return Bert.from_folder(cases.model_folder()).sentence_embedding, arrays
+    weights = {name: dd.asarray(a) for name, a in case.weights.items()}
+
+    def function(*inputs: Any) -> Any:
+        named = dict(zip(case.inputs, inputs, strict=True))
+        return OPERATIONS[case.operation](functions, named | weights)
+
+    return function, arrays
 
 
 class Numpy(Peer):

@@ -108,6 +108,7 @@ class Worker:
         self.name = name
         environment = {k: v for k, v in os.environ.items() if k not in _TUNING}
         environment |= dict.fromkeys(_POOLS, str(threads))
+        environment.setdefault("DODECA_CACHE", "off")  # what is compiled now, and not once tuned
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", name, "--threads", str(threads)],
             stdin=subprocess.PIPE,

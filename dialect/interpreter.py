@@ -39,10 +39,10 @@ def evaluate(
     if name not in functions:
         raise Error(f"the module has no function {name!r}; it has {', '.join(functions)}")
     with np.errstate(all="ignore"):
-        return _Interpreter(functions, precision == "high").call(name, list(arrays))
+        return Interpreter(functions, precision == "high").call(name, list(arrays))
 
 
-class _Interpreter:
+class Interpreter:
     """One evaluation: the functions of the module, and whether floats are widened."""
 
     def __init__(self, functions: dict[str, ir.Operation], high: bool):
@@ -89,9 +89,10 @@ class _Interpreter:
         name = ops.operation_name(op)
         if name is None:
             raise Error(f"the interpreter does not know {op.name}")
-        return [self._dodeca(name, op, operands)]
+        return [self.operation(name, op, operands)]
 
-    def _dodeca(self, name: str, op: ir.Operation, operands: list[Any]) -> Array:
+    def operation(self, name: str, op: ir.Operation, operands: list[Any]) -> Array:
+        """The result of one of the dialect's operations."""
         result = TensorType.of(op.results[0])
         if name == "contiguous":
             return self._contiguous(op, operands, result)

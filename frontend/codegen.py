@@ -40,7 +40,7 @@ class Code:
 def generate(llvm_ir: str, target: Target, readable: bool = True) -> Code:
     """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text).
 
-    Where there is an object, text that nobody will read may be left out.
+    Where there is an object, text that nobody will read may be left out; the object is the same.
     """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -53,11 +53,12 @@ def generate(llvm_ir: str, target: Target, readable: bool = True) -> Code:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    if not readable and target.family != "cuda":
-        return Code("", "", machine.emit_object(module))
     optimised = str(module)
     # code generation changes the module, so each emission parses it anew
-    text = machine.emit_assembly(llvm.parse_assembly(optimised))
     if target.family == "cuda":
+        text = machine.emit_assembly(llvm.parse_assembly(optimised))
         return Code(optimised, text, text.encode())
-    return Code(optimised, text, machine.emit_object(llvm.parse_assembly(optimised)))
+    binary = machine.emit_object(llvm.parse_assembly(optimised))
+    if not readable:
+        return Code("", "", binary)
+    return Code(optimised, machine.emit_assembly(llvm.parse_assembly(optimised)), binary)

@@ -25,11 +25,26 @@ PRECISIONS = ("fast", "strict")
 
 @dataclass(frozen=True)
 class Search:
-    """How long to look for a faster program: seconds, candidates to time, and the random seed."""
+    """How to look for a faster program: what it may cost, where it runs, and the random seed.
+
+    It ends at `seconds` from the start of the compilation, or when `candidates` kernels were tried,
+    whichever is first; without either, when no kernel gets faster any more. `workers` processes
+    compile (by default one a core), and one measures; with `cluster`, the address of a Ray cluster
+    ("auto", "local"), its nodes do both. `progress` shows a bar; by default on a terminal.
+    """
 
     seconds: float | None = None
     candidates: int | None = None
     seed: int = 0
+    workers: int | None = None
+    cluster: str | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "candidates", "workers"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value > 0):
+                raise ArgumentError(f"Search: {name} is {value!r}; expected a number above 0")
 
 
 @dataclass(frozen=True)
@@ -46,8 +61,8 @@ class Options:
             raise ArgumentError(
                 f"compile: precision is {' or '.join(PRECISIONS)}, not {self.precision!r}"
             )
-        if self.search is not None:
-            raise Error("compile: search over schedules is not there yet; leave out `search`")
+        if self.search is not None and not isinstance(self.search, Search):
+            raise ArgumentError(f"compile: search is a dd.Search or None, not {self.search!r}")
 
 
 def compile(
@@ -62,8 +77,10 @@ def compile(
 
     With Dims in the specs it is a Specialised, which compiles for each set of sizes that it is
     called with. `precision="strict"` keeps every rounding of the program, "fast" may reassociate;
-    `threads` is how many run it. TargetError for an unknown target, CompileError where a stage
-    fails.
+    `threads` is how many run it. With `search`, candidates are compiled, checked and timed on this
+    machine, and the fastest right program is kept for all later processes; without, that program is
+    used if there is one, else what the cost model chooses. TargetError for an unknown target, or to
+    search for one that is not here; CompileError where a stage fails.
     """
     options = Options(target, search, precision, threads)
     if isinstance(function, Graph):
@@ -76,10 +93,11 @@ def compile(
 
 
 def _executable(graph: Graph, options: Options) -> Any:
-    from .pipeline import compile_module
+    from .program_cache import find_program
     from .runtime.executable import Executable
 
-    program = compile_module(graph.module, target=options.target, precision=options.precision)
+    name = getattr(graph.function, "__qualname__", "") or "main"
+    program = find_program(graph.module, name, options)
     return Executable(program, graph.weights, threads=options.threads, unflatten=graph.unflatten)
 
 

@@ -1,5 +1,6 @@
-"""Fixtures that make a module from a few lines."""
+"""Fixtures that make a module from a few lines; and no cache, unless a test asks for one."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 from dodeca.dialect import context
 from mlir import ir
 from mlir.dialects import func
+
+os.environ["DODECA_CACHE"] = "off"  # what is tested is what is compiled now
 
 
 def _build(body: Callable[..., Any], *types: str) -> ir.Module:

@@ -61,9 +61,10 @@ def test_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     outputs = [run(code, names) for code in snippets(README.read_text())]
-    assert len(outputs) == 2
+    assert len(outputs) == 3
     assert ".target sm_90" in outputs[1]
     assert (tmp_path / "layer-gfx942" / "manifest.json").exists()
+    assert (tmp_path / "layer.dodeca").is_file()
 
 
 def test_targets_dtypes_and_files_are_named() -> None:

@@ -1,0 +1,199 @@
+"""What a search gains, what it costs, and what the next process has of it.
+
+    python bench/tuning.py                       prints all tables
+    python bench/tuning.py default minilm        prints these
+    python bench/tuning.py --write               writes what it measured into docs/tuning.md
+
+Each measure is a process of its own with a cache folder of its own. Programs that are compared run
+in turns. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cases import CASES, build
+from page import markdown, with_section
+from peers import traced
+from search import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "tuning.md"
+Facts = dict[str, Any]
+SECONDS = 40.0  # of a search, but for MiniLM's
+MODEL, MODEL_SECONDS = "minilm_1x128", 60.0
+REPEATED = ("matmul_512x512x512", "softmax_4096x1024", "mlp_128x384x1536")
+
+
+# --- measures, in a process of their own --------------------------------------------------------
+
+
+def searched(case: str, seconds: float, seed: int = 0) -> Facts:
+    """Search for a case; what the search says of itself, and how long all of it took."""
+    import dodeca as dd
+
+    function, arrays = traced(build(case))
+    start = time.perf_counter()
+    search = dd.Search(seconds=seconds, seed=seed, progress=False)
+    exe = dd.compile(function, *arrays, search=search)
+    took = time.perf_counter() - start
+    return {**exe.program.report["search"], "took": took, "kernels": len(exe.kernels)}
+
+
+def compiled(case: str, calls: int = 1) -> Facts:
+    """Compile a case once or more often in this process; seconds to the first result of each."""
+    import dodeca as dd
+
+    function, arrays = traced(build(case))
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        dd.compile(function, *arrays)(*arrays)
+        times.append(time.perf_counter() - start)
+    return {"seconds": times, "egglog": "egglog" in sys.modules}
+
+
+def in_turns(case: str, folders: list[str]) -> Facts:
+    """What the winners of several searches take, in turns."""
+    import dodeca as dd
+    from dodeca.runtime.measurer import LocalWorkers
+    from dodeca.tune import TOOLS
+
+    function, arrays = traced(build(case))
+    programs = []
+    for folder in folders:
+        os.environ["DODECA_CACHE"] = folder
+        programs.append(dd.compile(function, *arrays).program)
+    with LocalWorkers(TOOLS) as measurer:
+        trials = measurer.compare_programs(programs, 10.0)
+    same = programs[0].stages["kernels"] == programs[1].stages["kernels"]
+    return {
+        "seconds": [t.seconds for t in trials],
+        "noise": [t.noise for t in trials],
+        "same": same,
+    }
+
+
+MEASURES: dict[str, Callable[..., Facts]] = {
+    "searched": searched,
+    "compiled": compiled,
+    "in_turns": in_turns,
+}
+
+
+def fresh(folder: str, measure: str, *arguments: Any) -> Facts:
+    """What a measure gives in a new process with this cache folder."""
+    start = time.perf_counter()
+    found = subprocess.run(
+        [sys.executable, __file__, "--measure", json.dumps([measure, *arguments])],
+        env={**os.environ, "DODECA_CACHE": folder},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return {**json.loads(found.stdout.splitlines()[-1]), "process": time.perf_counter() - start}
+
+
+# --- the tables ---------------------------------------------------------------------------------
+
+
+def default_part() -> str:
+    """How far the cost model's choice is from the best that a search finds."""
+    lines = [["case", "seconds", "candidates", "default ms", "searched ms", "ratio", "noise"]]
+    ratios = []
+    for case in CASES:
+        seconds = MODEL_SECONDS if case == MODEL else SECONDS
+        with tempfile.TemporaryDirectory() as folder:
+            found = fresh(folder, "searched", case, seconds)
+        best, default = found["milliseconds of a call"], found["without a search"]
+        ratios.append(default / best)
+        lines.append([
+            f"`{case}`", f"{found['took']:.0f}", str(found["candidates"]), f"{default:.3g}",
+            f"{best:.3g}", f"{ratios[-1]:.2f}", f"{100 * found['noise']:.0f} %",
+        ])  # fmt: skip
+        print(lines[-1], file=sys.stderr, flush=True)
+    within = sum(ratio <= 1.3 for ratio in ratios)
+    return f"{markdown(lines)}\n\nWithin 1.3 times: {within} of {len(ratios)}."
+
+
+def minilm_part() -> str:
+    """The search over a whole model, and what later processes have of it."""
+    lines = [["what", "measured"]]
+    with tempfile.TemporaryDirectory() as folder:
+        cold = fresh(folder, "compiled", MODEL, 2)
+        found = fresh(folder, "searched", MODEL, MODEL_SECONDS)
+        warm = fresh(folder, "compiled", MODEL)
+        first, second = cold["seconds"]
+        lines += [
+            ["compiled without a cache, to the first result", f"{first:.2f} s"],
+            ["compiled again in the same process, to the result", f"{second:.3f} s"],
+            ["ratio", f"{first / second:.0f}"],
+            ["budget of the search", f"{MODEL_SECONDS:.0f} s"],
+            ["it took", f"{found['took']:.1f} s"],
+            ["candidates", str(found["candidates"])],
+            ["a call before", f"{found['without a search']:.1f} ms"],
+            ["a call after", f"{found['milliseconds of a call']:.1f} ms"],
+            ["next process: from tracing to the first result", f"{warm['seconds'][0]:.3f} s"],
+            ["next process: egglog was loaded", str(warm["egglog"]).lower()],
+        ]
+    return markdown(lines)
+
+
+def repeat_part() -> str:
+    """Two searches with different seeds: are their winners equally good?"""
+    lines = [["case", "first ms", "second ms", "gap", "noise", "same schedules"]]
+    for case in REPEATED:
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            for seed, folder in enumerate((one, other)):
+                fresh(folder, "searched", case, SECONDS, seed)
+            found = fresh(one, "in_turns", case, [one, other])
+        a, b = found["seconds"]
+        gap = abs(a - b) / min(a, b)
+        lines.append([
+            f"`{case}`", f"{a * 1e3:.3g}", f"{b * 1e3:.3g}", f"{100 * gap:.1f} %",
+            f"{100 * sum(found['noise']):.1f} %", "yes" if found["same"] else "no",
+        ])  # fmt: skip
+    return markdown(lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "default": default_part,
+    "minilm": minilm_part,
+    "repeat": repeat_part,
+}
+
+
+def main() -> int:
+    """The command; its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure, *arguments = json.loads(options.measure)
+        print(json.dumps(MEASURES[measure](*arguments)))
+        return 0
+    unknown = [part for part in options.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
+    for part in options.parts or PARTS:
+        text = f"Measured {machine()}\n\n{PARTS[part]()}"
+        print(f"## {part}\n\n{text}\n", flush=True)
+        if options.write:
+            page = PAGE.read_text(encoding="utf-8")
+            PAGE.write_text(with_section(page, part, text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
