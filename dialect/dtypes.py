@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .errors import DtypeError
+
+try:
+    from ml_dtypes import bfloat16
+except ImportError:  # a saved program runs without it: arrays of bfloat16 are 2-byte voids then
+    bfloat16 = "V2"
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,22 @@ class DType:
 
 
 def _row(name: str, mlir: str, kind: str, bits: int, wide: str | None = None) -> DType:
-    plain = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    plain = np.dtype(bfloat16) if name == "bfloat16" else np.dtype(name)
     return DType(name, mlir, plain, kind, bits, np.dtype(wide) if wide else plain)
 
 
-DTYPES: dict[str, DType] = {
-    row.name: row
-    for row in [
-        _row("float32", "f32", "float", 32, "float64"),
-        _row("float16", "f16", "float", 16, "float64"),
-        _row("bfloat16", "bf16", "float", 16, "float64"),
-        _row("float64", "f64", "float", 64, "longdouble"),
-        _row("int8", "i8", "int", 8),
-        _row("uint8", "ui8", "uint", 8),
-        _row("int32", "i32", "int", 32),
-        _row("int64", "i64", "int", 64),
-        _row("bool", "i1", "bool", 8),
-    ]
-}
+_ROWS = [
+    _row("float32", "f32", "float", 32, "float64"),
+    _row("float16", "f16", "float", 16, "float64"),
+    _row("bfloat16", "bf16", "float", 16, "float64"),
+    _row("float64", "f64", "float", 64, "longdouble"),
+    _row("int8", "i8", "int", 8),
+    _row("uint8", "ui8", "uint", 8),
+    _row("int32", "i32", "int", 32),
+    _row("int64", "i64", "int", 64),
+    _row("bool", "i1", "bool", 8),
+]
+DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_MLIR = {row.mlir: row for row in DTYPES.values()}
 BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
 
@@ -79,5 +81,4 @@ def dtype(value: Any) -> DType:
     try:
         return BY_NUMPY[np.dtype(value if value is not None else "")]  # numpy's None is float64
     except (KeyError, TypeError):
-        known = ", ".join(DTYPES)
-        raise DtypeError(f"unknown dtype {value!r}; dodeca has {known}") from None
+        raise DtypeError(f"unknown dtype {value!r}; dodeca has {', '.join(DTYPES)}") from None

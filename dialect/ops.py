@@ -83,8 +83,7 @@ def irdl_source() -> str:
         _irdl_operation("contiguous", [*sources, *indices, "variadic extents"], ["maps", "fill"]),
         _irdl_operation("constant", [], ["value"]),
         _irdl_operation("iota", ["variadic extents"], ["axis"]),
-        _irdl_operation("cast", ["x"], []),
-        _irdl_operation("bitcast", ["x"], []),
+        *(_irdl_operation(name, ["x"], []) for name in ("cast", "bitcast")),
     ]
     return "irdl.dialect @dodeca {\n" + "\n".join(operations) + "\n}"
 

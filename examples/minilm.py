@@ -170,7 +170,7 @@ def embed(sentences: Sequence[str], output: Path) -> tuple[dd.Graph, bool]:
     compiled = time.perf_counter() - traced
     embeddings = exe(ids, mask)
     seconds = median_seconds(exe, ids, mask)
-    exe.save(output / "cpu")
+    exe.dump(output / "cpu")
     stages = ", ".join(f"{k} {v:.1f}" for k, v in exe.program.report["seconds"].items())
     say(f"compiled in {compiled:.1f} s ({stages}), saved in {output / 'cpu'}")
     print(kernel_table(exe))
@@ -209,7 +209,7 @@ def save_for(graph: dd.Graph, target: str, output: Path) -> Saved:
     start = time.perf_counter()
     exe = dd.compile(graph, target=target)
     folder = output / target.replace(":", "-")
-    exe.save(folder)
+    exe.dump(folder)
     code = sum(len(kernel.text) for kernel in exe.kernels)
     seconds = time.perf_counter() - start
     return Saved(target, folder, len(exe.kernels), len(exe.plan), code, seconds)

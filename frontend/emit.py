@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import CodeType
 
+from . import bindings as bindings  # before what needs MLIR: it says what is missing
+
+# isort: split
+
 import numpy as np
 from mlir import ir
 from mlir.dialects import arith, func

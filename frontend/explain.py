@@ -9,6 +9,10 @@ How the answers are found is in `explaining`, which is imported by the first que
 
 from __future__ import annotations
 
+from . import bindings as bindings  # before what needs MLIR: it says what is missing
+
+# isort: split
+
 import argparse
 import json
 import os

@@ -13,6 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from . import bindings as bindings  # before what needs MLIR: it says what is missing
+
+# isort: split
+
 import numpy as np
 from mlir import ir
 

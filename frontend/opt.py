@@ -17,6 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from . import bindings as bindings  # before what needs MLIR: it says what is missing
+
+# isort: split
+
 from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
 

@@ -9,7 +9,7 @@ the 12 primitives of the dialect with `constant`, `iota`, `cast` and `bitcast`; 
     >>> (x + 1).op, (x + 1) is (x + 1)
     ('add', True)
 
-The functions that build nodes live in the modules imported at the end; the methods here pass on to
+The functions that build nodes live in modules that import this one; the methods here pass on to
 them, and they document what they do.
 """
 
@@ -19,8 +19,9 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -29,6 +30,21 @@ from .dialect.dtypes import DType, dtype
 from .dialect.errors import DtypeError, Error
 from .dialect.views import View
 from .shapes import Shape, elements, show
+
+if TYPE_CHECKING:
+    from . import (
+        activations,
+        arithmetic,
+        comparison,
+        creation,
+        division,
+        indexing,
+        linalg,
+        movement,
+        powers,
+        reductions,
+        transcendental,
+    )
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -434,17 +450,20 @@ def require(name: str, x: Tensor, *kinds: str) -> None:
         raise DtypeError(f"{name}: takes {allowed}, not {dtype(x.dtype)}")
 
 
-# The modules below build on the class above, and its methods call them.
-from . import (  # noqa: E402
-    activations,
-    arithmetic,
-    comparison,
-    creation,
-    division,
-    indexing,
-    linalg,
-    movement,
-    powers,
-    reductions,
-    transcendental,
-)
+class _Module:
+    """A module that builds on the class above, loaded when one of its functions is first called."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(import_module(f".{self._name}", __package__), attribute)
+        setattr(self, attribute, value)  # from now on it is found without this method
+        return value
+
+
+if not TYPE_CHECKING:
+    activations, arithmetic, comparison = map(_Module, ("activations", "arithmetic", "comparison"))
+    creation, division, indexing = map(_Module, ("creation", "division", "indexing"))
+    linalg, movement, powers = map(_Module, ("linalg", "movement", "powers"))
+    reductions, transcendental = map(_Module, ("reductions", "transcendental"))

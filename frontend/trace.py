@@ -17,6 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import bindings as bindings  # before what needs MLIR: it says what is missing
+
+# isort: split
+
 import numpy as np
 from mlir import ir
 

@@ -39,6 +39,7 @@ from .runtime.tuner import INTERRUPTED, Budget, Outcome, Tuner, Work
 PROGRAMS = 4  # choices of kernels whose schedules are searched
 SLOWER = 1.5  # those predicted to be so many times slower than the best are left out
 FINALE = 3.0  # seconds for the last comparison, of whole programs
+PREDICTED_PART = 0.02  # of a region's time: as much may be predicted where others were measured
 A_KERNEL = 0.25  # seconds that compiling a kernel for the last programs takes, about
 TOOLS = Tools(build, reference_cases)
 
@@ -80,7 +81,7 @@ def tune(
     order = sorted(range(len(timed)), key=lambda n: timed[n].seconds)
     program, best = compiled[order[0]], timed[order[0]]
     second = timed[order[1]] if len(order) > 1 else ProgramTrial("ok", 0.0)
-    in_full = search.seconds is not None and outcome.stopped != INTERRUPTED
+    budget = outcome.seconds if outcome.stopped == INTERRUPTED else search.seconds
     database.choose(
         Choice(
             key=graph_key(source, target, precision, device),
@@ -91,7 +92,7 @@ def tune(
             runner_up=second.seconds,
             runner_up_noise=second.noise,
             candidates=outcome.tried,
-            budget=search.seconds if in_full else outcome.seconds,
+            budget=budget or outcome.seconds,
             samples=best.samples,
             parts=records.parts(programs.tasks(works), works),
         )
@@ -113,7 +114,7 @@ def _searched(
     works: list[Work], measurer: Measurer, search: Search, records: _Records, started: float
 ) -> Outcome:
     """Search under the budget, less what is needed for whole programs; the works have the rest."""
-    reserve = FINALE + A_KERNEL * len(works)
+    reserve = FINALE + A_KERNEL * sum(work.weight >= 1 for work in works)
     seconds = None if search.seconds is None else max(0.0, search.seconds - reserve)
     budget = Budget(seconds, search.candidates)
     with Progress(search, started) as progress:
@@ -198,8 +199,11 @@ class _Programs:
 
     def _fastest(self, works: dict[Task, Work]) -> list[list[tuple[Chosen, Task | None]]]:
         """For each region the kernels of the program that has the fastest there."""
-        options = zip(*self.regions, strict=True)
-        return [min(pairs, key=lambda one: _seconds(one, works)) for pairs in options]
+        chosen = []
+        for first, *others in zip(*self.regions, strict=True):
+            known = [pairs for pairs in others if _is_measured(pairs, works)]
+            chosen.append(min([first, *known], key=lambda pairs: _seconds(pairs, works)))
+        return chosen
 
 
 def _kernels(fused: Fused) -> Iterator[Chosen]:
@@ -209,6 +213,13 @@ def _kernels(fused: Fused) -> Iterator[Chosen]:
 def _seconds(pairs: list[tuple[Chosen, Task | None]], works: dict[Task, Work]) -> float:
     """What the kernels of a region take: as measured, where they were."""
     return sum(works[task].seconds / works[task].weight for _, task in pairs if task is not None)
+
+
+def _is_measured(pairs: list[tuple[Chosen, Task | None]], works: dict[Task, Work]) -> bool:
+    """Whether nearly all of what a region takes was measured, not predicted."""
+    taken = {task: works[task].seconds / works[task].weight for _, task in pairs if task}
+    unknown = sum(seconds for task, seconds in taken.items() if works[task].best is None)
+    return unknown <= PREDICTED_PART * sum(taken.values())
 
 
 def _scheduled(kernel: Chosen, task: Task | None, works: dict[Task, Work]) -> Chosen:

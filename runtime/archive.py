@@ -1,10 +1,10 @@
-"""An executable on disk: a folder with the code at every stage and a manifest.
+"""An executable to look into: a folder with the code at every stage and a manifest.
 
     manifest.json   buffers, plan, kernels and what is known of them, as plain data
     module.mlir     the graph;  kernels.mlir  the kernels as the e-graph left them
     k0.tile.mlir  k0.llvm.mlir  k0.ll  k0.s (or .ptx, .isa)  k0.o    for every kernel
 
-Weights are not in it.
+Weights are not in it, and nothing reads it again: `artifact.py` writes files that run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _TEXT = {"cpu": "s", "cuda": "ptx", "hip": "isa"}
 _MODULES = {"dodeca": "module.mlir", "kernels": "kernels.mlir"}
 
 
-def save(program: Program, scratch_bytes: int, path: str | os.PathLike[str]) -> None:
+def dump(program: Program, scratch_bytes: int, path: str | os.PathLike[str]) -> None:
     """Write the folder beside `path`, then give it its name: a reader never sees half of one.
 
-    A folder that was saved earlier is replaced; anything else of that name raises ArgumentError.
+    A folder that was written earlier is replaced; anything else of that name raises ArgumentError.
     """
     final = Path(path)
     if final.exists() and not (final / "manifest.json").is_file():
-        raise ArgumentError(f"save: {final} exists and is not a saved executable")
+        raise ArgumentError(f"dump: {final} exists and is not the folder of an executable")
     mark = uuid.uuid4().hex[:8]
     made = final.with_name(f".{final.name}.{mark}.new")
     old = final.with_name(f".{final.name}.{mark}.old")
@@ -63,7 +63,7 @@ def _kernel_files(kernel: Kernel) -> dict[str, bytes]:
     text = kernel.text.encode()
     files[f"{kernel.name}.ll"] = kernel.llvm_ir.encode()
     files[f"{kernel.name}.{_TEXT.get(kernel.target.split(':')[0], 'txt')}"] = text
-    if kernel.binary != text:  # for PTX the text is the binary
+    if kernel.binary not in (text, b""):  # for PTX the text is the binary; a loaded CPU has none
         files[f"{kernel.name}.o"] = kernel.binary
     return files
 

@@ -7,18 +7,16 @@ runner.run({input id: array, output id: array})
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from ..dialect.dtypes import DTYPES
 from ..dialect.errors import ArgumentError
 from .driver import available_cores, native, pool
 from .environment import flag
-from .jit import compile_for_host, load_objects
 from .memory import PAGE, Layout, aligned, plan_memory, waits
 from .program import Buffer, Kernel, Launch, Program
 
@@ -33,39 +31,21 @@ def thread_count(threads: int | None = None) -> int:
     return int(asked) if asked.isdecimal() and int(asked) > 0 else available_cores()
 
 
-def _trampoline(kernel: Kernel) -> str:
-    """LLVM IR that gives a kernel its pointers: (buffer table, argument ids, begin, end)."""
-    count = len(kernel.arguments)
-    lines = [f'declare void @"{kernel.name}"({"ptr, " * count}i64, i64)']
-    lines += [f'define void @"call.{kernel.name}"(ptr %table, ptr %ids, i64 %begin, i64 %end) {{']
-    for i in range(count):
-        lines += [
-            f"  %at{i} = getelementptr i64, ptr %ids, i64 {i}",
-            f"  %id{i} = load i64, ptr %at{i}",
-            f"  %slot{i} = getelementptr ptr, ptr %table, i64 %id{i}",
-            f"  %a{i} = load ptr, ptr %slot{i}",
-        ]
-    pointers = "".join(f"ptr %a{i}, " for i in range(count))
-    lines += [f'  call void @"{kernel.name}"({pointers}i64 %begin, i64 %end)', "  ret void", "}"]
-    return "\n".join(lines)
+def read_by_calls(program: Program) -> set[int]:
+    """The buffers that a call uses or gives back."""
+    return {i for launch in program.plan for i in launch.arguments} | {*program.outputs}
 
 
-class Code:
-    """Kernels in executable memory. `address[name]` is the kernel's trampoline."""
+class Code(Protocol):
+    """A program's kernels in executable memory, compiled here or loaded from a file."""
 
-    def __init__(self, kernels: Mapping[str, Kernel]):
-        text = "\n".join(_trampoline(kernel) for kernel in kernels.values())
-        objects = [kernel.binary for kernel in kernels.values()]
-        objects.append(compile_for_host(llvm.parse_assembly(text), "trampolines", optimise=False))
-        self._engine = load_objects(objects)
-        self.address = {
-            name: self._engine.get_function_address(f"call.{kernel.name}")
-            for name, kernel in kernels.items()
-        }
+    def entry(self, kernel: Kernel) -> tuple[int, int]:
+        """The addresses of the trampoline for a kernel, and of the kernel."""
+        ...
 
 
 class Table:
-    """Launches as the driver reads them: code, argument ids, grid, whether to wait."""
+    """Launches as the driver reads them: trampoline, kernel, ids, grid, whether to wait."""
 
     def __init__(
         self,
@@ -78,13 +58,15 @@ class Table:
         self.count = len(launches)
         self.widest = max((kernels[launch.kernel].grid for launch in launches), default=0)
         ids = np.array([i for launch in launches for i in launch.arguments], np.int64)
-        rows = np.zeros((len(launches), 4), np.int64)
+        rows = np.zeros((len(launches), 5), np.int64)
+        used = {launch.kernel for launch in launches}
+        entries = {name: code.entry(kernels[name]) for name in used}
         position = 0
         for row, launch, wait in zip(
             rows, launches, waits(launches, kernels, buffers, offsets), strict=True
         ):
             at = ids.ctypes.data + 8 * position
-            row[:] = code.address[launch.kernel], at, kernels[launch.kernel].grid, wait
+            row[:] = *entries[launch.kernel], at, kernels[launch.kernel].grid, wait
             position += len(launch.arguments)
         self._memory = rows, ids
         self.address = rows.ctypes.data
@@ -107,35 +89,45 @@ class CpuRunner:
     """Runs a program's plan. Calls from several Python threads are safe; each gets its own frame.
 
     `resident` maps buffer ids to the arrays that stay from call to call: weights as given, and the
-    prepared buffers, which are computed here. A weight that only `prepare` reads is let go.
+    prepared buffers, which are computed here unless they are given too. A weight that only
+    `prepare` reads is let go. `code` is the kernels where they are in memory already.
     """
 
     def __init__(
-        self, program: Program, weights: Mapping[int, np.ndarray], arena: Layout, threads: int
+        self,
+        program: Program,
+        weights: Mapping[int, np.ndarray],
+        arena: Layout,
+        threads: int,
+        code: Code | None = None,
     ):
         native()  # now, and not in the first call
         self._program = program
-        self._code = Code(program.kernels)
+        if code is None:
+            from .jit import JitCode  # and with it LLVM, which a saved executable does without
+
+            code = JitCode(program.kernels)
+        self.code = code
         self._arena = arena
         self.threads = threads
         self._frames: list[Frame] = []
         prepared = {
             index: aligned(buffer.bytes).view(DTYPES[buffer.dtype].numpy).reshape(buffer.shape)
             for index, buffer in enumerate(program.buffers)
-            if buffer.role == "prepared"
+            if buffer.role == "prepared" and index not in weights
         }
         everything = {**weights, **prepared}
         if program.prepare:
             once = plan_memory(program, program.prepare)
             frame = Frame(len(program.buffers), once, everything)
             self._launch(self._table(program.prepare, once), frame)
-        needed = {i for launch in program.plan for i in launch.arguments} | {*program.outputs}
+        needed = read_by_calls(program)
         self.resident = {index: everything[index] for index in needed if index in everything}
         self._plan = self._table(program.plan, self._arena)
 
     def _table(self, launches: Sequence[Launch], arena: Layout) -> Table:
         program = self._program
-        return Table(launches, program.kernels, self._code, program.buffers, arena.offsets)
+        return Table(launches, program.kernels, self.code, program.buffers, arena.offsets)
 
     def _launch(self, table: Table, frame: Frame) -> None:
         threads = min(self.threads, table.widest)
@@ -158,6 +150,8 @@ class CpuRunner:
         A first round is not counted. Each launch ends before the next begins, so the buffers hold
         what they hold in a call.
         """
+        from statistics import median  # which takes longer to import than most programs to load
+
         frame = self._frame(arrays)
         tables = [self._table([launch], self._arena) for launch in self._program.plan]
         times: list[list[float]] = [[] for _ in tables]
@@ -167,7 +161,7 @@ class CpuRunner:
                 self._launch(table, frame)
                 taken.append(time.perf_counter() - start)
         self._frames.append(frame)
-        return [statistics.median(taken[1:]) for taken in times]
+        return [median(taken[1:]) for taken in times]
 
     def _frame(self, arrays: Mapping[int, np.ndarray]) -> Frame:
         """A frame with these arrays in its table."""

@@ -7,8 +7,6 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 
-import llvmlite.binding as llvm
-
 from ..dialect.errors import TargetError
 
 _DRIVERS = {  # kind of target: whose driver, its library, the names that it may have
@@ -28,7 +26,7 @@ class CpuIdentity:
 
 @cache
 def cpu_identity() -> CpuIdentity:
-    """This machine's CPU."""
+    """This machine's CPU; without LLVM, neither the core's name nor its features are known."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -37,6 +35,10 @@ def cpu_identity() -> CpuIdentity:
             )
     except OSError:
         pass
+    try:
+        import llvmlite.binding as llvm  # a saved executable runs without it
+    except ImportError:
+        return CpuIdentity(model, platform.machine(), ())
     features = (name for name, has in llvm.get_host_cpu_features().items() if has)
     return CpuIdentity(model, llvm.get_host_cpu_name(), tuple(sorted(features)))
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from ..dialect.dtypes import DTYPES
 
 _CPU, _CUDA_HOST, _ROCM_HOST = 1, 3, 11  # DLPack's device types whose memory the CPU reads
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLPack's dtype codes, as numpy's kinds
@@ -73,7 +74,7 @@ def from_dlpack(value: Any) -> np.ndarray:
 
 def _dtype(tensor: _Tensor) -> np.dtype:
     if tensor.lanes == 1 and (tensor.code, tensor.bits) == (_BFLOAT, 16):
-        return np.dtype(ml_dtypes.bfloat16)
+        return DTYPES["bfloat16"].numpy
     if tensor.lanes == 1 and tensor.code in _KINDS and tensor.bits % 8 == 0:
         return np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
     raise ValueError(f"has a dtype that numpy does not know (DLPack code {tensor.code})")

@@ -1,4 +1,4 @@
-"""What the runtime reads from 64-bit little-endian ELF files: symbols and notes.
+"""What the runtime reads from 64-bit little-endian ELF files: symbols, notes, dynamic entries.
 
 >>> [name for name, defined in elf_symbols(kernel.binary) if defined]
 ['k0']
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..dialect.errors import ParseError
 
 _SYMBOLS, _NOTE = 2, 7  # section types
+_DYNAMIC = 2  # a program header's type
 _LOCAL = 0  # a symbol's binding
 
 
@@ -61,3 +62,20 @@ def elf_notes(data: bytes) -> Iterator[tuple[str, int, bytes]]:
             start = at + 12 + -(-owner // 4) * 4
             yield name, kind, data[start : start + size]
             at = start + -(-size // 4) * 4
+
+
+def elf_dynamic(data: bytes) -> list[tuple[int, int]]:
+    """The dynamic entries of a shared library: (tag, value). ParseError if it is no whole one."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ParseError("not a 64-bit little-endian ELF file")
+    try:
+        (table,) = struct.unpack_from("<Q", data, 0x20)
+        size, count = struct.unpack_from("<HH", data, 0x36)
+        for i in range(count):
+            kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", data, table + i * size)
+            if kind == _DYNAMIC:
+                entries = struct.iter_unpack("<qQ", data[offset : offset + length])
+                return [(tag, value) for tag, value in entries]
+    except struct.error:
+        raise ParseError("the ELF file is cut off, or its headers make no sense") from None
+    raise ParseError("the ELF file is not a shared library")

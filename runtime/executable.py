@@ -3,10 +3,12 @@
 exe = Executable(program, weights={"w": w}, threads=2)
 y = exe(x)                      # a fresh array; exe(x, out=y) writes into one
 exe.plan[0], exe.scratch_bytes, exe.ir("text")
+exe.save("model.dodeca")        # dodeca.load("model.dodeca")(x)
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -15,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..dialect.errors import ArgumentError
-from .archive import save
 from .arguments import new_array, take_inputs, take_outputs, take_weights
-from .cpu import CpuRunner, thread_count
+from .cpu import Code, CpuRunner, read_by_calls, thread_count
+from .cpu_features import CpuNeeds
 from .device import no_launch
 from .memory import plan_memory
 from .profile import Profile, profiled
 from .program import Buffer, Kernel, Program
-from .report import report
-from .simulate import simulate
 
 STAGES = ("dodeca", "kernels", "tile", "llvm", "llvm_ir", "text")
 _SMALL = 4096  # bytes below which an output's alignment is not worth the time to arrange it
@@ -45,7 +45,8 @@ class Executable:
 
     `program` is what the compiler made; `weights` maps the names in `program.weights` to arrays;
     `threads` defaults to OMP_NUM_THREADS or the cores of this process, and results do not depend on
-    it; `unflatten` makes the caller's result out of the list of result arrays.
+    it; `unflatten` makes the caller's result out of the list of result arrays. A saved file brings
+    `code`, the kernels in memory, and `resident`, arrays by buffer id in place of `weights`.
     """
 
     def __init__(
@@ -55,23 +56,46 @@ class Executable:
         *,
         threads: int | None = None,
         unflatten: Callable[[list[np.ndarray]], Any] | None = None,
+        code: Code | None = None,
+        resident: Mapping[int, np.ndarray] | None = None,
     ):
         self.program = program
         self.target = program.target
         self.threads = thread_count(threads)
-        self._unflatten = unflatten
+        self.unflatten = unflatten
         self._memory = plan_memory(program, program.plan)
-        self._weights = take_weights(program, weights)
+        self.needs: CpuNeeds | None = None  # of a loaded file, what its code needs of the CPU
         self._runner: CpuRunner | None = None
-        if program.target == "cpu":
-            self._runner = CpuRunner(program, self._weights, self._memory, self.threads)
-            self._weights = {}  # the runner keeps those that calls still need
+        on_cpu = program.target == "cpu"
+        kept = read_by_calls(program) if on_cpu else {*program.weights.values()}
+        taken = take_weights(program, weights, kept) if resident is None else dict(resident)
+        # of the others there are weak references, for a file that says which weights it was made of
+        self._once = {i: weakref.ref(taken[i]) for i in taken if i not in kept}
+        self._weights = {i: array for i, array in taken.items() if i in kept}
+        if on_cpu:
+            self._runner = CpuRunner(program, taken, self._memory, self.threads, code)
+            self._weights = self._runner.resident
         inside = {*program.inputs, *program.weights.values()}
         self._fresh = {
             index
             for index in program.outputs
             if index not in inside and program.buffers[index].role != "prepared"
         }
+
+    @property
+    def resident(self) -> dict[int, np.ndarray]:
+        """The arrays that stay from call to call, by buffer id: weights and prepared buffers."""
+        return dict(self._weights)
+
+    @property
+    def code(self) -> Code | None:
+        """The kernels in memory; None for a GPU."""
+        return None if self._runner is None else self._runner.code
+
+    def weight(self, index: int) -> np.ndarray | None:
+        """The array of a weight; None if it was needed only once and the caller let it go."""
+        once = self._once.get(index)
+        return self._weights.get(index) if once is None else once()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -119,11 +143,37 @@ class Executable:
 
     def report(self) -> str:
         """What was made, as text: what each kernel does, buffers, memory, time to compile."""
+        from .report import report
+
         return report(self.program, self.scratch_bytes, self.threads)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def dump(self, folder: str | PathLike[str]) -> None:
         """Write a folder with the code at every stage and a manifest.json; whole or not at all."""
-        save(self.program, self.scratch_bytes, path)
+        from .archive import dump
+
+        dump(self.program, self.scratch_bytes, folder)
+
+    def save(self, path: str | PathLike[str], weights: str = "inside") -> None:
+        """Write one file that `dodeca.load` makes an executable of, without the compiler.
+
+        `weights="inside"` puts the arrays into the file, those that are computed once from weights
+        in place of the weights that only they need; "reference" writes their names, shapes, dtypes
+        and hashes, and loading asks for them. The file is replaced as a whole. For a CPU a linker
+        is needed; TargetError says what to install.
+        """
+        from .artifact import save
+
+        save(self, path, weights)
+
+    def export_c(self, folder: str | PathLike[str], name: str = "model") -> None:
+        """Write a library for C programs: model.h, libmodel.so and an example, by this name.
+
+        A C compiler is needed; TargetError says what to install, and that the program must be one
+        for a CPU.
+        """
+        from .c_library import export_c
+
+        export_c(self, folder, name)
 
     def simulate(self, *arrays: Any, reverse: bool = False) -> Any:
         """Run a GPU program's plan on this CPU, thread by thread; `reverse`: the last first.
@@ -132,6 +182,8 @@ class Executable:
         """
         if self._runner is not None:
             return self(*arrays)
+        from .simulate import simulate  # and with it LLVM
+
         inputs = take_inputs(self.program, arrays)
         results = simulate(self.program, inputs, self._weights, reverse=reverse)
         return self._result(results)
@@ -193,8 +245,8 @@ class Executable:
         return new_array(self.program.buffers[index], _SMALL)
 
     def _result(self, results: list[np.ndarray]) -> Any:
-        if self._unflatten is not None:
-            return self._unflatten(results)
+        if self.unflatten is not None:
+            return self.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)
 
 

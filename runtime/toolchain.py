@@ -1,6 +1,7 @@
-"""Tools that other people ship: ptxas, which assembles PTX, and lld, which links AMD code objects.
+"""Tools that other people ship: ptxas for PTX, linkers for AMD's and this CPU's code, C compilers.
 
-None of them is needed to compile; where one is present it gives binaries and facts.
+None of them is needed to compile and run; where one is present it gives binaries and facts. To save
+an executable for a CPU takes a linker.
 
     >>> cubin, resources = assemble_ptx(kernel.text, "sm_90")
     >>> resources
@@ -17,15 +18,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from ..dialect.errors import CompileError, TargetError
 from .code_object import read_amdgpu_metadata
+from .container import Bytes
 from .environment import flag
 
-__all__ = ["assemble_ptx", "find_lld", "find_ptxas", "link_amdgpu", "read_amdgpu_metadata"]
+__all__ = [
+    "assemble_ptx",
+    "build_c_library",
+    "find_c_compiler",
+    "find_linker",
+    "find_lld",
+    "find_ptxas",
+    "link_amdgpu",
+    "link_library",
+    "read_amdgpu_metadata",
+]
 
 _OLDEST_LLD = 17  # Debian's 14 rejects today's AMD objects
 
@@ -121,3 +133,91 @@ def link_amdgpu(data: bytes) -> bytes:
         if ran.returncode:
             raise _failed("ld.lld", command, source, ran.stdout + ran.stderr)
         return made.read_bytes()
+
+
+# --- libraries for this CPU ---------------------------------------------------------------------
+
+_MOST_SAID = 4000  # characters of a tool's own words in an error
+_ZIG = (sys.executable, "-m", "ziglang")
+# Only what is exported is seen from outside; all is bound when the library is loaded, and no page
+# is both writable and executable.
+_LIBRARY = ("-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "noseparate-code")
+
+
+@cache
+def find_linker() -> tuple[str, ...] | None:
+    """The start of a command that links ELF objects of this CPU: ld.lld, ld, or PyPI's ziglang."""
+    for name in ("ld.lld", "ld"):
+        if tool := shutil.which(name):
+            return (tool,)
+    return (*_ZIG, "ld.lld") if importlib.util.find_spec("ziglang") else None
+
+
+@cache
+def find_c_compiler() -> tuple[str, ...] | None:
+    """The start of a command that compiles C for this CPU: cc, gcc, clang, or PyPI's ziglang."""
+    for name in ("cc", "gcc", "clang"):
+        if tool := shutil.which(name):
+            return (tool,)
+    return (*_ZIG, "cc") if importlib.util.find_spec("ziglang") else None
+
+
+def link_library(objects: Sequence[bytes], exports: str) -> bytes:
+    """Objects as a shared library with these exports ("dodeca_*") and no other library in it.
+
+    TargetError: there is no linker. CompileError has the linker's words.
+    """
+    tool = find_linker()
+    if tool is None:
+        raise TargetError(
+            "no linker was found (ld.lld or ld): pip install ziglang, or install lld or binutils"
+        )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sources = _write_objects(folder, objects)
+        (folder / "exports").write_text(f"{{ global: {exports}; local: *; }};")
+        made, script = folder / "library.so", f"--version-script={folder / 'exports'}"
+        command = [*tool, "-shared", "--build-id=none", *_LIBRARY, script]
+        _run([*command, *map(str, sources), "-o", str(made)], "the linker")
+        return made.read_bytes()
+
+
+def build_c_library(
+    source: str, objects: Sequence[bytes], exports: str, name: str, files: Mapping[str, Bytes]
+) -> bytes:
+    """C source and objects as a shared library of a name that needs the C library alone.
+
+    `files` are what the source includes, headers and data, by name. TargetError: there is no
+    compiler. CompileError has the compiler's words.
+    """
+    tool = find_c_compiler()
+    if tool is None:
+        raise TargetError("no C compiler was found (cc, gcc, clang): pip install ziglang, or one")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        sources = _write_objects(folder, objects)
+        (folder / "library.c").write_text(source)
+        (folder / "exports").write_text(f"{{ global: {exports}; local: *; }};")
+        for file, data in files.items():
+            (folder / file).write_bytes(data)
+        flags = ["-std=c11", "-O2", "-fPIC", "-shared"]
+        # it is never unloaded, for its threads stay in it
+        linking = [f"-Wl,-z,{word}" for word in ("now", "relro", "noexecstack", "nodelete")]
+        linking += ["-Wl,--version-script=exports", f"-Wl,-soname,{name}"]
+        command = [*tool, *flags, *linking, "library.c", *(path.name for path in sources)]
+        _run([*command, "-o", name, "-lm", "-lpthread"], "the C compiler", folder)
+        return (folder / name).read_bytes()
+
+
+def _write_objects(folder: Path, objects: Sequence[bytes]) -> list[Path]:
+    paths = [folder / f"{i}.o" for i in range(len(objects))]
+    for path, data in zip(paths, objects, strict=True):
+        path.write_bytes(data)
+    return paths
+
+
+def _run(command: Sequence[str], what: str, folder: Path | None = None) -> None:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if ran.returncode:
+        said = (ran.stdout + ran.stderr).strip()[:_MOST_SAID]
+        raise CompileError(f"{what} failed:\n{said}\nthe command was: {shlex.join(command)}")

@@ -41,7 +41,7 @@ DUEL = 0.15  # seconds that they run
 FINAL = 0.6  # the same at the end
 NEAR = 1.1  # times a champion's seconds: those that then run in turns with it once more
 INTERRUPTED = "interrupted"
-FINISHING = 0.15  # the part of the seconds that is kept for finalists
+FINISHING = 0.1  # the part of the seconds that is kept for finalists
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class Work:
     @property
     def hope(self) -> float:
         """What may be gained by another round."""
-        return 0.0 if self.idle >= PATIENCE else self.seconds * DECAY**self.idle
+        tired = self.idle >= PATIENCE and not self.waiting
+        return 0.0 if tired else self.seconds * DECAY**self.idle
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,8 @@ class Tuner:
                 searching = self.budget.seconds * (1 - FINISHING)
                 if self.elapsed + self._slowest_round > searching:
                     return f"budget of {self.budget.seconds:g} seconds"
-            work = max(self.works, key=lambda w: (bool(w.waiting), w.hope), default=None)
-            if work is None or not (work.waiting or work.hope):
+            work = max(self.works, key=lambda w: w.hope, default=None)
+            if work is None or not work.hope:
                 return "no task gained any more"
             start = time.monotonic()
             if not self._round(work):

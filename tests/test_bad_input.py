@@ -54,8 +54,8 @@ WHILE_TRACING: dict[str, tuple[Callable, str]] = {
         "no driver (libamdhip64) was found; name a chip instead",
     ),
     "a search": (
-        lambda: dd.compile(lambda x: x, dd.spec((2,)), search=dd.Search(seconds=1)),
-        "search over schedules is not there yet",
+        lambda: dd.compile(lambda x: x, dd.spec((2,)), search=60),
+        "search is a dd.Search or None, not 60",
     ),
     "no threads": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), threads=0),

@@ -53,16 +53,21 @@ def test_rows_agree_with_numpy(row) -> None:
 # --- the bindings -------------------------------------------------------------------------------
 
 
-def import_with(preamble: str) -> str:
-    """What importing the dialect prints on standard error in a process that ran `preamble`."""
-    code = f"import sys\n{preamble}\nimport dodeca.dialect"
+def import_with(preamble: str, statement: str = "from dodeca import Tensor") -> str:
+    """What an import prints on standard error in a process that ran `preamble`."""
+    code = f"import sys\n{preamble}\n{statement}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     return done.stderr
 
 
-def test_bindings_missing() -> None:
-    shown = import_with("sys.modules['mlir'] = None")
+IMPORTS = ["from dodeca import Tensor", "import dodeca.nn", "import dodeca.opt",
+           "from dodeca.models.bert import Bert", "import dodeca as dd; dd.compile"]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_bindings_missing(statement: str) -> None:
+    shown = import_with("sys.modules['mlir'] = None", statement)
     assert "ImportError: dodeca needs the upstream MLIR Python bindings, release 22.x" in shown
     assert "pip install 'xtc-mlir-python-bindings" in shown
     assert "the PyPI package `mlir-python-bindings` is an empty placeholder" in shown
@@ -75,6 +80,8 @@ def test_bindings_without_python_passes() -> None:
         "class PassManager: pass\n"
         "mlir.passmanager.PassManager = PassManager\n"
         "from importlib import metadata\n"
+        "def none(name): raise metadata.PackageNotFoundError(name)\n"
+        "metadata.distribution = none\n"
         "metadata.packages_distributions = lambda: {}"
     )
     assert "ImportError: dodeca needs the upstream MLIR Python bindings, release 22.x" in shown

@@ -166,7 +166,7 @@ ROWS: list[tuple[Callable[[], Any], type[dd.Error], str]] = [
         "have one name but two ranges",
     ),
     (lambda: dd.trace(lambda: x(seq)), dd.ShapeError, "trace: no input has the size seq"),
-    (lambda: dd.compile(lambda a: a, dd.spec((2,)), search=dd.Search()), dd.Error, "not there yet"),
+    (lambda: dd.compile(lambda a: a, dd.spec((2,)), search=9), dd.ArgumentError, "a dd.Search"),
     (lambda: dd.compile(lambda a: a, dd.spec((2,)), precision="high"), dd.Error, "fast or strict"),
 ]
 

@@ -1,8 +1,12 @@
 """What the package's metadata promises: every folder is listed, the extras and the script exist."""
 
 import importlib
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -43,3 +47,10 @@ def test_what_is_imported_is_the_package() -> None:
 
     assert dodeca.__name__ == "dodeca"
     assert Path(dodeca.__file__ or "").parent.name in ("frontend", "dodeca")
+
+
+@pytest.mark.parametrize("name", ["nn", "models.bert", "activations", "promotion", "explain"])
+def test_a_module_can_be_imported_first(name: str) -> None:
+    """The modules of the frontend know each other; which is loaded first does not matter."""
+    command = [sys.executable, "-c", f"import dodeca.{name}, dodeca as dd; dd.softmax, dd.Tensor"]
+    subprocess.run(command, check=True)

@@ -17,6 +17,7 @@ from dodeca.dialect.errors import ArgumentError, CompileError, TargetError
 from dodeca.runtime import Executable, PlannedLaunch
 from dodeca.runtime.elf import elf_symbols
 from dodeca.runtime.jit import compile_for_host, load_objects
+from dodeca.runtime.memory import aligned
 from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 
 LLVM_TYPES = {"float32": "float", "int64": "i64", "bool": "i8", "bfloat16": "bfloat"}
@@ -195,6 +196,26 @@ def test_prepared_weights_are_computed_once():
     np.testing.assert_array_equal(result, np.arange(10) + 6)
     prepared[:] = 0
     np.testing.assert_array_equal(exe(x)[0], np.arange(10) + 6)
+
+
+def test_weights_are_the_executable_s_own_or_read_only():
+    buffers = [vector("input"), vector("weight", name="w"), vector("output")]
+    made = program([add()], buffers, [("add", (0, 1, 2))], (0,), (2,), weights={"w": 1})
+    x, w = np.zeros(10, "f4"), aligned(40).view("f4")
+    w[:] = 1
+    copied = Executable(made, {"w": w})
+    w[:] = 2
+    w.flags.writeable = False
+    shared = Executable(made, {"w": w})
+    odd = np.frombuffer(bytes(44), "f4")[1:]
+    for exe, given, expected in (
+        (copied, w, 1),
+        (shared, w, 2),
+        (Executable(made, {"w": odd}), odd, 0),
+    ):
+        np.testing.assert_array_equal(exe(x), expected)
+        held = exe.resident[1]
+        assert np.shares_memory(held, given) == (exe is shared) and held.ctypes.data % 64 == 0
 
 
 def test_prepare_may_use_scratch():
@@ -530,10 +551,10 @@ def test_the_report_names_kernels_memory_and_time():
     assert "regions:\n  operations 3, stopped saturated\n" in text
 
 
-def test_save_writes_a_folder(tmp_path):
+def test_dump_writes_a_folder(tmp_path):
     exe = chain(2)
-    exe.save(tmp_path / "saved")
-    exe.save(tmp_path / "saved")  # again, over the first
+    exe.dump(tmp_path / "saved")
+    exe.dump(tmp_path / "saved")  # again, over the first
     assert os.listdir(tmp_path) == ["saved"]
     assert sorted(os.listdir(tmp_path / "saved")) == [
         "add_one.ll", "add_one.llvm.mlir", "add_one.o", "add_one.s", "add_one.tile.mlir",
@@ -544,8 +565,8 @@ def test_save_writes_a_folder(tmp_path):
     assert manifest["buffers"][1]["bytes"] == 256 and manifest["scratch_bytes"] == 256
     assert (tmp_path / "saved" / "add_one.o").read_bytes() == exe.kernels[0].binary
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ArgumentError, match="exists and is not a saved executable"):
-        exe.save(tmp_path / "mine")
+    with pytest.raises(ArgumentError, match="exists and is not the folder of an executable"):
+        exe.dump(tmp_path / "mine")
 
 
 def test_an_unknown_function_is_an_error_and_no_abort():
