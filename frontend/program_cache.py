@@ -70,12 +70,18 @@ def _compiled(module: ir.Module, kernels: str, target: Target, precision: str) -
     if not kernels:
         return compile_module(module, target=target.name, precision=precision)
     with module.context, ir.Location.unknown():
-        chosen = ir.Module.parse(kernels)
-        main, given = (entry_function(m.operation) for m in (chosen, module))
-        if "arg_attrs" in given.attributes:  # the names of this module's arguments
-            main.attributes["arg_attrs"] = given.attributes["arg_attrs"]
         facts = {"precision": precision, "chosen by": "an earlier search"}
+        chosen = chosen_module(kernels, module)
         return compile_kernels(chosen, str(module), target, precision, Clock(), facts)
+
+
+def chosen_module(kernels: str, module: ir.Module) -> ir.Module:
+    """The module of kernels that a text says, with the names of this module's arguments."""
+    chosen = ir.Module.parse(kernels)
+    main, given = (entry_function(m.operation) for m in (chosen, module))
+    if "arg_attrs" in given.attributes:
+        main.attributes["arg_attrs"] = given.attributes["arg_attrs"]
+    return chosen
 
 
 def _is_enough(choice: Choice, search: Search) -> bool:

@@ -321,7 +321,10 @@ def rename_buffers(term: Term, names: dict[str, str]) -> Term:
     """The same term on buffers of other names."""
 
     def renamed(x: Term) -> Term:
-        return terms.load(names[x.attr[0]], *x.attr[1:], x.dtype) if x.op == "load" else x
+        if x.op != "load":
+            return x
+        name, index, shape = x.attr
+        return terms.load(names[name], index, shape, x.dtype)
 
     return terms.rewrite(term, renamed)
 

@@ -11,9 +11,11 @@ from dodeca.kernel_tasks import space_of, tasks_of
 from dodeca.passes.fuse import fuse
 from dodeca.passes.targets import find_target
 from dodeca.pipeline import Clock, simplified
+from dodeca.runtime.measurer import LocalWorkers
 from dodeca.runtime.space import from_json, to_json
 from dodeca.runtime.trial import Built, Trial
 from dodeca.runtime.tuner import BATCH, Budget, Correction, Tuner, Work
+from dodeca.tune import TOOLS
 from mlir import ir
 
 
@@ -23,12 +25,18 @@ class Pretended:
     A kernel is faster the nearer the product of its tiles is to 24; a few schedules are wrong.
     """
 
-    def __init__(self, wrong=0.0, interrupt_at=None, seconds=0.0):
+    def __init__(self, wrong=0.0, interrupt_at=None, seconds=0.0, real=None):
         self.wrong, self.interrupt_at, self.seconds = wrong, interrupt_at, seconds
+        self.real = real  # compiles
         self.asked = []  # batches of schedules
+        self.binaries = []
 
     def build(self, candidates):
         self.asked.append([c.schedule for c in candidates])
+        if self.real is not None:
+            built = self.real.build(candidates)
+            self.binaries += [b.kernel.binary for b in built]
+            return built
         return [Built(c, None) for c in candidates]
 
     def measure(self, built, seconds=0.05, limit=float("inf")):
@@ -98,6 +106,17 @@ def test_the_same_seed_gives_the_same_candidates(tasks):
         search(tasks, measurer, Budget(candidates=100), seed)
         asked.append(measurer.asked)
     assert asked[0] == asked[1] != asked[2]
+
+
+def test_the_number_of_workers_decides_nothing(tasks):
+    """The same candidates, compiled to the same bytes, by one worker and by two."""
+    seen = []
+    for workers in (1, 2):
+        with LocalWorkers(TOOLS, workers) as real:
+            measurer = Pretended(real=real)
+            search(tasks[:1], measurer, Budget(candidates=16))
+        seen.append((measurer.asked, measurer.binaries))
+    assert seen[0] == seen[1] and len(seen[0][1]) >= 16
 
 
 def test_no_candidate_is_tried_twice_and_the_default_comes_first(tasks):
