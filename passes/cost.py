@@ -18,7 +18,7 @@ from .index import Axis, Expr, Quotient
 from .loops import Around, joint, standing
 from .placement import Level, reduction_tile, tile_step, top_level
 from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
-from .stage import fold_axis, stage
+from .stage import LOCAL_BYTES, fold_axis, stage
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
 
@@ -38,26 +38,33 @@ LOOP = 1.0  # counting and branching, for each turn of a loop
 
 def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
     """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
-    programs = schedule.programs(axes)
-    work = _Work()
-    if schedule.fold:
-        for phase in stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target)).phases:
-            work.seen = set()  # a turn's steps share what they bring near
-            for step in phase.steps:
-                counter = _Counter(step.schedule, step.axes, target, work)
-                counter.run(step.term, programs * phase.turns)
-    else:
-        _Counter(schedule, axes, target, work).run(term, programs)
+    programs, work = schedule.programs(axes), counted(term, axes, schedule, target)
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
     written = bytes_written(term, axes)
     moved = sum(work.touched.values()) + written
     near = target.cache_bandwidth * busy
-    alone = programs == 1 and not target.is_gpu  # runs where it is called, without a barrier
-    launch = target.launch / 10 if alone else target.launch
+    # one program runs where it is called, without a barrier
+    launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     reading = max(computing + work.fetched / near, moved / target.bandwidth)
     return launch + reading + work.again / near + spilling(written, target)
+
+
+def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Work:
+    """What a kernel's programs do, all together."""
+    programs, work = schedule.programs(axes), Work()
+    if schedule.fold:
+        staged = stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target))
+        work.instructions = 0.0 if staged.local_bytes <= LOCAL_BYTES else float("inf")
+        for phase in staged.phases:
+            work.seen = set()  # a turn's steps share what they bring near
+            for step in phase.steps:
+                counter = _Counter(step.schedule, step.axes, target, work)
+                counter.run(step.term, programs * phase.turns)
+    else:
+        _Counter(schedule, axes, target, work).run(term, programs)
+    return work
 
 
 def spilling(written: float, target: Target) -> float:
@@ -75,21 +82,17 @@ def cheapest(
     Rolling sums run in one loop over blocks, or as the two reductions that they stand for.
     """
     plain = terms.plain(term)
-    results = terms.outcomes(term, len(axes))
-    whole = all(rank == len(axes) for _, rank in results)
-    options = [(plain, s) for s in schedules(axes, plain, target, strict) if whole]
+    partial = [a for _, rank in terms.outcomes(term, len(axes)) for a in axes[rank:]]
+    options = [] if partial else [(plain, s) for s in schedules(axes, plain, target, strict)]
     if fold_axis(term) is not None and not strict and not target.is_gpu:
-        options += [
-            (term, s)
-            for s in _fold_options(term, axes, target)
-            if all(s.block(a) >= a.size for _, rank in results for a in axes[rank:])
-        ]
+        folds = fold_options(term, axes, target)
+        options += [(term, s) for s in folds if all(s.block(a) >= a.size for a in partial)]
     priced = [(estimate(form, axes, schedule, target), schedule) for form, schedule in options]
-    none = Schedule(None, (), (), (), 1)  # there is none for these results
-    return min(priced, key=lambda pair: pair[0], default=(float("inf"), none))
+    none = (float("inf"), Schedule(None, (), (), (), 1))  # there is none for these results
+    return min(priced, key=lambda pair: pair[0], default=none)
 
 
-def _fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
+def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
     """The schedules of one loop for all folds of a kernel."""
     if term.op == "scatter":
         return scatter_schedules(axes, term.args[2].axes, target)
@@ -121,7 +124,7 @@ def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedul
     """The schedule of least predicted time for a step inside a program."""
 
     def instructions(schedule: Schedule) -> float:
-        work = _Work()
+        work = Work()
         _Counter(schedule, axes, target, work).run(term, 1)
         return work.instructions + work.fetched * target.rate / target.cache_bandwidth
 
@@ -129,7 +132,7 @@ def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedul
 
 
 @dataclass
-class _Work:
+class Work:
     """What a kernel does in all its programs."""
 
     instructions: float = 0.0
@@ -171,7 +174,7 @@ def _parts(root: Term) -> _Parts:
 class _Counter:
     """Counts what the loops of one schedule do."""
 
-    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target, work: _Work):
+    def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target, work: Work):
         self.schedule, self.axes, self.target, self.work = schedule, axes, target, work
         self.outer: tuple[Axis, ...] = ()
         self.programs = 1.0

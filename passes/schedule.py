@@ -37,10 +37,7 @@ class Schedule:
 
     def programs(self, axes: tuple[Axis, ...]) -> int:
         """The size of the grid."""
-        total = 1
-        for axis in axes:
-            total *= -(-axis.size // self.block(axis)) if axis.size else 0
-        return total
+        return prod(-(-axis.size // self.block(axis)) for axis in axes)
 
 
 def schedules(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from ..dialect import DTYPES, DType
@@ -29,6 +30,7 @@ from .terms import FOLDS, ROLLING, Term, postorder
 
 Choose = Callable[[tuple[Axis, ...], Term], Schedule]  # how a step runs
 OUTPUT = "out"
+LOCAL_BYTES = 1 << 20  # of a program's local buffers, at most: they lie on a thread's stack
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Staged:
     outer: tuple[Axis, ...]
     buffers: dict[str, tuple[tuple[int, ...], DType]]
     phases: tuple[Phase, ...]
+
+    @property
+    def local_bytes(self) -> int:
+        """What the local buffers take."""
+        return sum(prod(shape) * dtype.bytes for shape, dtype in self.buffers.values())
 
 
 def fold_axis(root: Term) -> Axis | None:
