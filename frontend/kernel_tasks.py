@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -74,6 +75,7 @@ def tasks_of(module: ir.Module, target: Target, precision: str, threads: int) ->
     return tasks
 
 
+@cache
 def make_task(
     source: str, target: str, precision: str, threads: int, cold: tuple[bool, ...]
 ) -> Task:

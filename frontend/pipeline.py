@@ -62,16 +62,26 @@ def simplified(module: ir.Module, clock: Clock) -> ir.Module:
 
 
 def compile_kernels(
-    module: ir.Module, source: str, target: Target, precision: str, clock: Clock, facts: dict
+    module: ir.Module,
+    source: str,
+    target: Target,
+    precision: str,
+    clock: Clock,
+    facts: dict,
+    known: dict[str, Kernel] | None = None,
 ) -> Program:
     """The program of a module of kernels, as `fuse` makes it; `source` is the graph's own text.
 
-    `facts` go into the report.
+    `facts` go into the report. Kernels whose text is among `known` are not compiled again; all are
+    noted there.
     """
+    known = {} if known is None else known
     with module.context, ir.Location.unknown():
-        functions = list(module.body.operations)[1:]
-        compiled = [compile_kernel(f.operation, target, precision, clock) for f in functions]
-        kernels = {kernel.name: kernel for kernel in compiled}
+        functions = [op.operation for op in module.body.operations][1:]
+        for function in functions:
+            if str(function) not in known:
+                known[str(function)] = compile_kernel(function, target, precision, clock)
+        kernels = {kernel.name: kernel for kernel in (known[str(f)] for f in functions)}
         planned = _Planner(module, kernels)
         return Program(
             target=target.name,

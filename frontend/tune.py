@@ -31,7 +31,7 @@ from .reproducer import write_reproducer
 from .runtime.database import Choice, Database, Key, Part
 from .runtime.identity import compiler_version, identity, is_this_machine
 from .runtime.measurer import LocalWorkers, Measurer, ProgramTrial, Tools
-from .runtime.program import Program
+from .runtime.program import Kernel, Program
 from .runtime.space import from_json, to_json
 from .runtime.trial import BUGS, Candidate, Task, Trial
 from .runtime.tuner import INTERRUPTED, Budget, Outcome, Tuner, Work
@@ -40,7 +40,7 @@ PROGRAMS = 4  # choices of kernels whose schedules are searched
 SLOWER = 1.5  # those predicted to be so many times slower than the best are left out
 FINALE = 3.0  # seconds for the last comparison, of whole programs
 PREDICTED_PART = 0.02  # of a region's time: as much may be predicted where others were measured
-A_KERNEL = 0.25  # seconds that compiling a kernel for the last programs takes, about
+A_KERNEL = 0.15  # seconds that compiling a kernel for the last programs takes, about
 TOOLS = Tools(build, reference_cases)
 
 
@@ -80,7 +80,10 @@ def tune(
         if earlier is not None:
             final.append(chosen_module(earlier.kernels, module))
         final = list({str(one): one for one in final}.values())
-        compiled = [compile_kernels(m, source, target, precision, clock, {}) for m in final]
+        kernels: dict[str, Kernel] = {}
+        compiled = [
+            compile_kernels(m, source, target, precision, clock, {}, kernels) for m in final
+        ]
         timed = _compared(measurer, compiled, outcome, threads)
     order = sorted(range(len(timed)), key=lambda n: timed[n].seconds)
     program, best = compiled[order[0]], timed[order[0]]

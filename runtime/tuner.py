@@ -32,11 +32,12 @@ PARENTS = 4  # the best of a task, which new schedules are made from
 POOL = 48  # schedules that are ranked for a batch
 RANDOM = 0.25  # the part of a batch that is not the best ranked
 SEEDS = 4  # of the schedules that are known beforehand, so many are tried first
-PATIENCE = 6  # rounds of a task without gain, after which it is thought to be done
+PATIENCE = 4  # rounds of each task without gain, after which a search without a budget ends
 GAIN = 0.02  # what counts as a gain
 DECAY = 0.6  # what a round without gain leaves of the hope for more
 GIVE_UP = 4.0  # a candidate so many times slower than the best is not measured with care
 CHALLENGERS = 2  # run in turns with a champion at a time
+MEASURING = 0.02  # seconds that a candidate is timed; what seems fast is timed again
 DUEL = 0.15  # seconds that they run
 FINAL = 0.6  # the same at the end
 NEAR = 1.1  # times a champion's seconds: those that then run in turns with it once more
@@ -64,6 +65,7 @@ class Work:
     weight: float
     trials: dict[str, Trial] = field(default_factory=dict)  # by schedule
     idle: int = 0  # rounds since the last gain
+    exhausted: bool = False  # whether there is nothing left to try
     waiting: list[str] = field(default_factory=list)  # schedules to try before any other
     champion: Built | None = None  # the fastest, by running in turns with those before it
 
@@ -88,9 +90,8 @@ class Work:
 
     @property
     def hope(self) -> float:
-        """What may be gained by another round."""
-        tired = self.idle >= PATIENCE and not self.waiting
-        return 0.0 if tired else self.seconds * DECAY**self.idle
+        """What may be gained by another round; 0 if the whole space was tried."""
+        return 0.0 if self.exhausted else self.seconds * DECAY**self.idle
 
 
 @dataclass(frozen=True)
@@ -193,10 +194,12 @@ class Tuner:
                     return f"budget of {self.budget.seconds:g} seconds"
             work = max(self.works, key=lambda w: w.hope, default=None)
             if work is None or not work.hope:
+                return "every schedule was tried"
+            endless = self.budget == Budget() and not work.waiting
+            if endless and all(w.idle >= PATIENCE for w in self.works if w.hope):
                 return "no task gained any more"
             start = time.monotonic()
-            if not self._round(work):
-                work.idle = PATIENCE  # the whole space was tried
+            work.exhausted = not self._round(work)
             self._slowest_round = max(0.9 * self._slowest_round, time.monotonic() - start)
 
     def _round(self, work: Work) -> int:
@@ -209,7 +212,7 @@ class Tuner:
         before = work.best
         limit = GIVE_UP * before.seconds if before else math.inf
         built = self.measurer.build(candidates)
-        trials = self.measurer.measure(built, limit=limit)
+        trials = self.measurer.measure(built, MEASURING, limit)
         self.tried += len(trials)
         self._note(work, trials)
         for trial in trials:
