@@ -40,7 +40,7 @@ PROGRAMS = 4  # choices of kernels whose schedules are searched
 SLOWER = 1.5  # those predicted to be so many times slower than the best are left out
 FINALE = 3.0  # seconds for the last comparison, of whole programs
 PREDICTED_PART = 0.02  # of a region's time: as much may be predicted where others were measured
-A_KERNEL = 0.15  # seconds that compiling a kernel for the last programs takes, about
+A_KERNEL = 0.1  # seconds that compiling a kernel for the last programs takes, about
 TOOLS = Tools(build, reference_cases)
 
 

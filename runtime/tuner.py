@@ -42,7 +42,7 @@ DUEL = 0.15  # seconds that they run
 FINAL = 0.6  # the same at the end
 NEAR = 1.1  # times a champion's seconds: those that then run in turns with it once more
 INTERRUPTED = "interrupted"
-FINISHING = 0.1  # the part of the seconds that is kept for finalists
+FINISHING = 0.06  # the part of the seconds that is kept for finalists
 
 
 @dataclass(frozen=True)

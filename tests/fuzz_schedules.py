@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -74,16 +75,24 @@ def run_job(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def work(connection: Connection) -> None:
-    """Runs jobs until there are no more."""
+    """Runs jobs until there are no more, or nobody who gives them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection.send(("ready", ""))
-    while (job := connection.recv()) is not None:
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        connection.send(("ready", ""))
+        while (job := connection.recv()) is not None:
+            _send_events(connection, job)
+
+
+def _send_events(connection: Connection, job: Job) -> None:
+    events = run_job(job)
+    while True:
         try:
-            for event in run_job(job):
-                connection.send(event)
-            connection.send(("end", ""))
+            event = next(events, ("end", ""))
         except Exception as error:  # in drawing a graph or in the search for its kernels
-            connection.send(("broken", f"{type(error).__name__}: {error}"))
+            event = ("broken", f"{type(error).__name__}: {error}")
+        connection.send(event)
+        if event[0] in ("end", "broken"):
+            return
 
 
 @dataclass
@@ -111,7 +120,8 @@ class Worker:
             self.start()
         self.job, self.since, self.pair = job, time.monotonic(), ""
         if self.process is not None:
-            self.connection.send(job)
+            with suppress(BrokenPipeError, ConnectionResetError):  # that it ended is heard later
+                self.connection.send(job)
 
     def stop(self) -> str:
         """End the process at once; how it had ended, in words."""
