@@ -140,8 +140,8 @@ def anchor_tolerance(case: Case, output: int, anchor: np.ndarray) -> np.ndarray 
                 base = ANCHORED[kind.name] * np.fmax(np.abs(window.expected), least)
                 ratio = np.where(np.isfinite(window.expected), window.tolerance / base, 0)
                 looser = max(looser, float(np.max(ratio)))
-    allowed = np.where(finite, ANCHORED[kind.name] * looser * np.maximum(size, least), np.inf)
-    return allowed.astype(np.float64 if kind.bits == 64 else np.float32)
+        allowed = np.where(finite, ANCHORED[kind.name] * looser * np.maximum(size, least), np.inf)
+        return allowed.astype(np.float64 if kind.bits == 64 else np.float32)
 
 
 def _compared(
