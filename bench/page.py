@@ -7,7 +7,13 @@ what the command wrote
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -35,3 +41,36 @@ def with_section(page: str, name: str, text: str) -> str:
         f"<!-- {name} -->\n{section(page, name)}\n<!-- end of {name} -->",
         f"<!-- {name} -->\n{text}\n<!-- end of {name} -->",
     )
+
+
+def command(
+    about: str,
+    page: Path,
+    parts: Mapping[str, Callable[[], str]],
+    measures: Mapping[str, Callable[..., dict[str, Any]]],
+    machine: Callable[[], str],
+) -> int:
+    """A command that measures the parts of a page, and prints or writes them; its exit status.
+
+    With `--measure '["name", arguments...]'` it is one measure, in a process of its own, and prints
+    its facts as JSON.
+    """
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}")
+    parser.add_argument("--write", action="store_true", help=f"into {page.relative_to(ROOT)}")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure, *arguments = json.loads(options.measure)
+        print(json.dumps(measures[measure](*arguments)))
+        return 0
+    unknown = [part for part in options.parts if part not in parts]
+    if unknown:
+        parser.error(f"no part is called {unknown[0]}; there are {', '.join(parts)}")
+    for part in options.parts or parts:
+        text = f"Measured {machine()}\n\n{parts[part]()}"
+        print(f"## {part}\n\n{text}\n", flush=True)
+        if options.write:
+            written = with_section(page.read_text(encoding="utf-8"), part, text)
+            page.write_text(written, encoding="utf-8")
+    return 0

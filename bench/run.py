@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from cases import CASES, build, reference
+from dodeca.runtime.driver import waited_seconds
 from peers import PEERS, Run
 
 TOLERANCE = 1e-4  # the largest error, relative to the reference's largest magnitude
@@ -87,15 +87,6 @@ def sample(run: Run, seconds: float) -> list[tuple[float, list[float]]]:
         share = (waited_seconds() - waited) / (time.perf_counter() - begin)
         batches.append((share, times))
     return batches
-
-
-def waited_seconds() -> float:
-    """How long the threads of this process were ready to run and had no core (Linux; else 0)."""
-    total = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):  # the thread has ended
-            total += int(file.read_text().split()[1])
-    return total / 1e9
 
 
 # --- the driver ---------------------------------------------------------------------------------

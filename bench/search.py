@@ -10,7 +10,6 @@ other processes on a busy machine do not lengthen; `s` has what the clock said. 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -36,9 +35,8 @@ from dodeca.passes.targets import find_target
 from dodeca.runtime.device import cpu_identity
 from layers import build, draw
 from mlir import ir
-from page import markdown, with_section
+from page import ROOT, command, markdown
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "search.md"
 Facts = dict[str, Any]
 
@@ -407,26 +405,8 @@ def machine() -> str:
 
 def main() -> int:
     """The command; its exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    options = parser.parse_args()
     os.environ["DODECA_CACHE"] = "off"  # what is measured is what is compiled now
-    if options.measure:
-        measure, *arguments = json.loads(options.measure)
-        print(json.dumps(MEASURES[measure](*arguments)))
-        return 0
-    unknown = [part for part in options.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
-    for part in options.parts or PARTS:
-        text = f"Measured {machine()}\n\n{PARTS[part]()}"
-        print(f"## {part}\n\n{text}\n", flush=True)
-        if options.write:
-            page = PAGE.read_text(encoding="utf-8")
-            PAGE.write_text(with_section(page, part, text), encoding="utf-8")
-    return 0
+    return command(__doc__ or "", PAGE, PARTS, MEASURES, machine)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ in turns. Linux only.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,14 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cases import CASES, build
-from page import markdown, with_section
+from page import ROOT, command, markdown
 from peers import traced
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tuning.md"
 Facts = dict[str, Any]
 SECONDS = 25.0  # of a search, but for MiniLM's
@@ -171,29 +168,16 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> int:
-    """The command; its exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        measure, *arguments = json.loads(options.measure)
-        print(json.dumps(MEASURES[measure](*arguments)))
-        return 0
-    unknown = [part for part in options.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
+def machine() -> str:
+    """Where and when the figures were measured."""
     from search import machine  # here, for it loads the compiler, and a measure looks at that
 
-    for part in options.parts or PARTS:
-        text = f"Measured {machine()}\n\n{PARTS[part]()}"
-        print(f"## {part}\n\n{text}\n", flush=True)
-        if options.write:
-            page = PAGE.read_text(encoding="utf-8")
-            PAGE.write_text(with_section(page, part, text), encoding="utf-8")
-    return 0
+    return machine()
+
+
+def main() -> int:
+    """The command; its exit status."""
+    return command(__doc__ or "", PAGE, PARTS, MEASURES, machine)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,8 @@ from safetensors import SafetensorError, safe_open
 from .creation import asarray
 from .dialect.dtypes import DTYPES, DType
 from .dialect.errors import DtypeError, ParseError
+from .runtime.weight_file import NAMES
 from .tensor import Tensor
-
-_NAMES = {
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F64": "float64",
-    "I8": "int8",
-    "U8": "uint8",
-    "I32": "int32",
-    "I64": "int64",
-    "BOOL": "bool",
-}
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -57,10 +46,10 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _tensor(path: Any, name: str, entry: dict[str, Any], data: np.ndarray, start: int) -> Tensor:
-    if entry["dtype"] not in _NAMES:
-        known = ", ".join(_NAMES)
+    if entry["dtype"] not in NAMES:
+        known = ", ".join(NAMES)
         raise DtypeError(f"{path}: {name} is {entry['dtype']}, dodeca has {known}")
-    kind: DType = DTYPES[_NAMES[entry["dtype"]]]
+    kind: DType = DTYPES[NAMES[entry["dtype"]]]
     shape = tuple(entry["shape"])
     array = np.frombuffer(data, kind.numpy, prod(shape), start + entry["data_offsets"][0])
     return asarray(np.require(array.reshape(shape), requirements="A"), name=name)

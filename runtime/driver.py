@@ -14,7 +14,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -124,3 +126,12 @@ os.register_at_fork(after_in_child=_forget_pools)
 def available_cores() -> int:
     """The cores that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def waited_seconds() -> float:
+    """How long the threads of this process were ready to run and had no core (Linux; else 0)."""
+    total = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            total += int(file.read_text().split()[1])
+    return total / 1e9

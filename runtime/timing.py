@@ -29,6 +29,7 @@ from ..dialect.dtypes import DTYPES
 from ..dialect.errors import Error
 from .checking import Kind, one_kernel_program, ordinary_inputs
 from .cpu import CpuRunner, thread_count
+from .driver import waited_seconds
 from .executable import Executable
 from .jit import compile_for_host
 from .memory import ALIGNMENT, aligned, plan_memory
@@ -144,15 +145,6 @@ def _sure(timings: Sequence[Timing]) -> bool:
     first, second = sorted(timings, key=lambda t: t.seconds)[:2]
     noise = first.seconds * first.noise + second.seconds * second.noise
     return second.seconds - first.seconds > noise
-
-
-def waited_seconds() -> float:
-    """How long the threads of this process were ready to run and had no core (Linux; else 0)."""
-    total = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):  # the thread has ended
-            total += int(file.read_text().split()[1])
-    return total / 1e9
 
 
 # --- kernels ------------------------------------------------------------------------------------

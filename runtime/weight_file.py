@@ -20,7 +20,7 @@ from ..dialect.dtypes import DTYPES
 from ..dialect.errors import ParseError
 from .container import parse_json
 
-_NAMES = {
+NAMES = {  # the format's names of dtypes, and ours
     "F32": "float32",
     "F16": "float16",
     "BF16": "bfloat16",
@@ -70,9 +70,9 @@ def _array(entry: Any, body: np.ndarray, where: str) -> np.ndarray | None:
     if not begin <= end <= len(body):
         raise ParseError(f"{where}: it is not all there")
     kind = fields.get("dtype")
-    if not isinstance(kind, str) or kind not in _NAMES:
+    if not isinstance(kind, str) or kind not in NAMES:
         return None
-    dtype = DTYPES[_NAMES[kind]].numpy
+    dtype = DTYPES[NAMES[kind]].numpy
     if prod(shape) * dtype.itemsize != end - begin:
         raise ParseError(f"{where}: its shape does not fit its place")
     if begin == end:
