@@ -77,16 +77,21 @@ class Work:
 
     @property
     def best(self) -> Trial | None:
-        """The trial of the champion; of the fastest that is known, where none has run yet."""
+        """The trial of the champion; of the fastest that is known, where there is no champion."""
         if self.champion is not None:
             return self.trials[self.champion.candidate.schedule]
         return next(iter(self.good), None)
 
     @property
+    def launch(self) -> float:
+        """Seconds of a launch, as far as is known."""
+        best = self.best
+        return best.seconds if best else self.space.predict(self.space.default)
+
+    @property
     def seconds(self) -> float:
         """What the task takes of a call, as far as is known."""
-        best = self.best
-        return self.weight * (best.seconds if best else self.space.predict(self.space.default))
+        return self.weight * self.launch
 
     @property
     def hope(self) -> float:
@@ -233,22 +238,30 @@ class Tuner:
         """Run those that seem faster than the champion in turns with it; whether one is."""
         seconds = {b.candidate.schedule: work.trials[b.candidate.schedule].seconds for b in built}
         ranked = sorted(built, key=lambda b: seconds[b.candidate.schedule])
-        champion, best = work.champion, work.best
-        if champion is None or best is None or best.status != "ok":
+        champion = work.champion
+        if champion is None:
             right = (b for b in ranked if math.isfinite(seconds[b.candidate.schedule]))
             work.champion = next(right, None)
             return work.champion is not None
-        faster = [b for b in ranked if seconds[b.candidate.schedule] < best.seconds]
+        least = work.trials[champion.candidate.schedule].seconds
+        faster = [b for b in ranked if seconds[b.candidate.schedule] < least]
         if not faster:
             return False
-        again = self.measurer.compare([champion, *faster[:CHALLENGERS]], DUEL)
-        self._note(work, again)
-        first = min(again, key=lambda t: t.seconds)
-        gained = first.seconds < again[0].seconds * (1 - GAIN)
-        if gained or again[0].status != "ok":
-            schedule = first.candidate.schedule
-            work.champion = next(b for b in faster if b.candidate.schedule == schedule)
-        return gained
+        self._in_turns(work, [champion, *faster[:CHALLENGERS]], DUEL, GAIN)
+        return work.champion not in (None, champion)
+
+    def _in_turns(self, work: Work, built: Sequence[Built], seconds: float, gain: float) -> None:
+        """Run the champion, the first of these, in turns with others; one that gains becomes it.
+
+        Where none is right this time, there is no champion any more.
+        """
+        trials = self.measurer.compare(built, seconds)
+        self._note(work, trials)
+        first = min(range(len(trials)), key=lambda n: trials[n].seconds)
+        if trials[first].status != "ok":
+            work.champion = None
+        elif trials[first].seconds < trials[0].seconds * (1 - gain):
+            work.champion = built[first]
 
     def _learn(self, work: Work, trial: Trial) -> None:
         if trial.status == "ok" and trial.candidate.predicted > 0:
@@ -301,9 +314,5 @@ class Tuner:
             if seconds < DUEL:
                 return
             if near:
-                built = [work.champion, *self.measurer.build(near[:CHALLENGERS])]
-                again = self.measurer.compare(built, seconds)
-                self._note(work, again)
-                first = min(range(len(again)), key=lambda n: again[n].seconds)
-                if again[first].status == "ok":
-                    work.champion = built[first]
+                others = self.measurer.build(near[:CHALLENGERS])
+                self._in_turns(work, [work.champion, *others], seconds, 0.0)

@@ -138,6 +138,20 @@ def test_a_wrong_candidate_is_never_chosen(tasks):
     assert all(trial.message == "made up" for trial in outcome.bugs)
 
 
+class Fragile(Pretended):
+    """What was right alone crashes when candidates run in turns."""
+
+    def compare(self, built, seconds):
+        return [Trial(b.candidate, "crashed", message="made up") for b in built]
+
+
+def test_a_champion_that_crashes_in_turns_is_none(tasks):
+    tuner, outcome = search(tasks, Fragile(), Budget(candidates=60))
+    assert outcome.tried == 60 and outcome.bugs
+    for work in tuner.works:
+        assert work.best is None or work.best.status == "ok"
+
+
 def test_budgets_end_the_search(tasks):
     _, by_count = search(tasks, Pretended(), Budget(candidates=10))
     assert by_count.tried == 10 and "10 candidates" in by_count.stopped
