@@ -26,7 +26,7 @@ from mlir.dialects import func
 
 from .dialect import DType, TensorType, evaluate
 from .dialect.interpreter import Interpreter
-from .dialect.ops import WEIGHT, context, entry_function, named_arguments
+from .dialect.ops import context, entry_function
 from .passes import terms
 from .passes.decompose import Decomposer
 from .passes.fuse import SCHEDULE, schedule_attribute
@@ -35,7 +35,7 @@ from .passes.schedule import Schedule
 from .passes.targets import Target, find_target
 from .passes.terms import FOLDS, Term, postorder
 from .passes.tile import KernelTerm, read_kernel
-from .pipeline import Clock, compile_kernel
+from .pipeline import Clock, calls_of, compile_kernel, shape_of
 from .runtime.checking import Case, Window, adversarial_inputs
 from .runtime.program import Kernel
 from .runtime.space import Space, from_json, to_json
@@ -127,19 +127,11 @@ def _launches(main: ir.Operation, cache: float) -> Iterator[tuple[ir.Operation, 
     An argument is cold where the program touches more bytes than the last cache holds between two
     launches that touch it, if it is called again and again. None for calls on weights alone.
     """
-    block = main.regions[0].blocks[0]
-    early = {block.arguments[i] for i in named_arguments(main, WEIGHT)}
-    touched: list[tuple[ir.Operation, list[ir.Value] | None]] = []
-    for op in list(block.operations)[:-1]:
-        operands, results = list(op.operands), list(op.results)
-        if all(x in early for x in operands):
-            early.update(results)
-            touched.append((op.operation, None))
-        else:
-            touched.append((op.operation, [*operands, *results]))
-    last = _last_touches([values for _, values in touched if values is not None], cache)
-    for op, values in touched:
-        yield op, None if values is None else next(last)
+    calls = list(calls_of(main))
+    touched = [[*op.operands, *op.results] for op, early in calls if not early]
+    last = _last_touches(touched, cache)
+    for op, early in calls:
+        yield op, None if early else next(last)
 
 
 def _last_touches(launches: list[list[ir.Value]], cache: float) -> Iterator[tuple[bool, ...]]:
@@ -315,8 +307,3 @@ def judged(
     return np.where(finite, high, narrow), np.nan_to_num(
         tolerance, nan=np.inf, posinf=np.inf
     ).astype(np.float64)
-
-
-def shape_of(kind: TensorType) -> tuple[int, ...]:
-    """The shape of a kernel's buffer: its sizes are numbers."""
-    return tuple(size for size in kind.shape if size is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mlir import ir
@@ -124,7 +125,7 @@ def compile_kernel(
         target=target.name,
         grid=grid,
         block=target.block,
-        arguments=tuple((_static(k), k.dtype.name) for k in kinds),
+        arguments=tuple((shape_of(k), k.dtype.name) for k in kinds),
         outputs=len(kernel.outputs),
         fused=operations_in_words(kernel.term, kernel.axes),
         stages=stages,
@@ -167,8 +168,20 @@ def _grid(module: ir.Module) -> int:
     return ir.IntegerAttr(function.attributes[GRID]).value
 
 
-def _static(kind: TensorType) -> tuple[int, ...]:
+def shape_of(kind: TensorType) -> tuple[int, ...]:
+    """The shape of a kernel's buffer: its sizes are numbers."""
     return tuple(size for size in kind.shape if size is not None)
+
+
+def calls_of(main: ir.Operation) -> Iterator[tuple[ir.Operation, bool]]:
+    """The calls of a main function in order, and whether each is on weights alone."""
+    block = main.regions[0].blocks[0]
+    early = {block.arguments[i] for i in named_arguments(main, WEIGHT)}
+    for op in list(block.operations)[:-1]:
+        alone = all(x in early for x in op.operands)
+        if alone:
+            early.update(op.results)
+        yield op.operation, alone
 
 
 def _predicted(call: ir.Operation) -> float:
@@ -206,33 +219,28 @@ class _Planner:
         self.ids: dict[ir.Value, int] = {}
         last = block.operations[len(block.operations) - 1]
         returned = set(last.operands)
-        prepared: set[int] = set()
         for i, value in enumerate(block.arguments):
             number = self._buffer(
                 value, "weight" if i in names else "input", names.get(i) or inputs.get(i, "")
             )
             if i in names:
                 self.weights[names[i]] = number
-                prepared.add(number)
             else:
                 self.inputs.append(number)
-        for op in list(block.operations)[:-1]:
+        for op, early in calls_of(main):
             reads = [self.ids[x] for x in op.operands]
-            early = all(n in prepared for n in reads)
             made = []
             for value in op.results:
                 role = "prepared" if early else "output" if value in returned else "scratch"
                 made.append(self._buffer(value, role))
-            if early:
-                prepared.update(made)
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             launches = self.prepare if early else self.plan
             if kernels[name].grid:
-                launches.append(Launch(name, (*reads, *made), _predicted(op.operation)))
+                launches.append(Launch(name, (*reads, *made), _predicted(op)))
         self.outputs = [self.ids[x] for x in last.operands]
 
     def _buffer(self, value: ir.Value, role: str, name: str = "") -> int:
         kind = TensorType.of(value)
         self.ids[value] = len(self.buffers)
-        self.buffers.append(Buffer(_static(kind), kind.dtype.name, role, name))
+        self.buffers.append(Buffer(shape_of(kind), kind.dtype.name, role, name))
         return self.ids[value]

@@ -86,11 +86,8 @@ def chosen_module(kernels: str, module: ir.Module) -> ir.Module:
 
 def _is_enough(choice: Choice, search: Search) -> bool:
     """Whether an earlier search had at least the budget that is asked for now."""
-    return (
-        choice.budget >= (search.seconds or 0.0)
-        and choice.candidates >= (search.candidates or 0)
-        and not (search.seconds is None and search.candidates is None and not choice.budget)
-    )
+    seconds, candidates = search.seconds or 0.0, search.candidates or 0
+    return choice.budget >= seconds and choice.candidates >= candidates
 
 
 def graph_key(text: str, target: Target, precision: str, device: str) -> Key:

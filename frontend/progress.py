@@ -34,8 +34,8 @@ class Progress:
         elapsed = time.monotonic() - self._started
         done = elapsed if self._by_time else tuner.tried
         total = self._bar.total
-        self._bar.update((min(done, total) if total else done) - self._bar.n)
+        self._bar.n = min(done, total) if total else done
         rate = tuner.tried / max(elapsed, 1e-9)
-        self._bar.set_postfix_str(
+        self._bar.set_postfix_str(  # and draws the bar
             f"best {tuner.seconds * 1e3:.3g} ms, {tuner.tried} candidates, {rate:.1f}/s"
         )

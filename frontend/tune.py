@@ -42,6 +42,7 @@ FINALE = 3.0  # seconds for the last comparison, of whole programs
 PREDICTED_PART = 0.02  # of a region's time: as much may be predicted where others were measured
 A_KERNEL = 0.1  # seconds that compiling a kernel for the last programs takes, about
 TOOLS = Tools(build, reference_cases)
+Pairs = list[tuple[Chosen, Task | None]]  # of a region: its kernels, each with its task
 
 
 def tune(
@@ -67,12 +68,13 @@ def tune(
         clock.mark("fuse")
         programs = _Programs(found, target, precision, threads)
         works = programs.works()
-        for one in works:
+        for one in works.values():
             one.trials.update(records.known(one))
-        outcome = _searched(works, measurer, search, records, started)
+        outcome = _searched([*works.values()], measurer, search, records, started)
         clock.mark("search")
         _tell_bugs(outcome, records)
-        final = [assemble(work.operation, programs.best(works)).module]
+        fastest = programs.fastest(works)
+        final = [assemble(work.operation, programs.scheduled(fastest, works)).module]
         if not programs.default_is_wrong(works):
             final.append(found[0].module)
         key, source = graph_key(str(module), target, precision, device), str(module)
@@ -102,7 +104,7 @@ def tune(
             candidates=outcome.tried,
             budget=budget or outcome.seconds,
             samples=best.samples,
-            parts=records.parts(programs.tasks(works), works),
+            parts=records.parts(fastest, works),
         )
     )
     facts = {
@@ -163,19 +165,13 @@ class _Programs:
         self.fused = [
             one for one, taken in zip(fused, seconds, strict=True) if taken <= SLOWER * seconds[0]
         ]
-        self.regions: list[list[list[tuple[Chosen, Task | None]]]] = []
+        self.regions: list[list[Pairs]] = []
         for one in self.fused:
             tasks = iter(tasks_of(one.module, target, precision, threads))
             self.regions.append([[(k, next(tasks)) for k in ks] for _, ks in one.chosen])
 
-    def tasks(self, works: list[Work]) -> list[Task]:
-        """The tasks of the kernels that `best` takes, each once."""
-        by_task = {work.task: work for work in works}
-        found = [task for pairs in self._fastest(by_task) for _, task in pairs if task is not None]
-        return list(dict.fromkeys(found))
-
-    def works(self) -> list[Work]:
-        """Each task once. What only other programs than the first have weighs less."""
+    def works(self) -> dict[Task, Work]:
+        """The work of each task. What only other programs than the first have weighs less."""
         weights: dict[Task, float] = {}
         for n, program in enumerate(self.regions):
             count: dict[Task, float] = {}
@@ -184,28 +180,9 @@ class _Programs:
                     count[task] = count.get(task, 0.0) + 1.0
             for task, launches in count.items():
                 weights.setdefault(task, launches if n == 0 else 0.5 * launches)
-        return [Work(task, space_of(task), weight) for task, weight in weights.items()]
+        return {task: Work(task, space_of(task), weight) for task, weight in weights.items()}
 
-    def best(self, works: list[Work]) -> list[tuple[Region, list[Chosen]]]:
-        """For each region the kernels, with their schedules, that take the least time."""
-        by_task = {work.task: work for work in works}
-        regions = [region for region, _ in self.fused[0].chosen]
-        return [
-            (region, [_scheduled(kernel, task, by_task) for kernel, task in pairs])
-            for region, pairs in zip(regions, self._fastest(by_task), strict=True)
-        ]
-
-    def default_is_wrong(self, works: list[Work]) -> bool:
-        """Whether a kernel of the first program was wrong, with the schedule that it has."""
-        by_task = {work.task: work for work in works}
-        return any(
-            (trial := by_task[task].trials.get(to_json(kernel.schedule))) and trial.status in BUGS
-            for pairs in self.regions[0]
-            for kernel, task in pairs
-            if task is not None
-        )
-
-    def _fastest(self, works: dict[Task, Work]) -> list[list[tuple[Chosen, Task | None]]]:
+    def fastest(self, works: dict[Task, Work]) -> list[Pairs]:
         """For each region the kernels of the program that has the fastest there."""
         chosen = []
         for first, *others in zip(*self.regions, strict=True):
@@ -213,21 +190,40 @@ class _Programs:
             chosen.append(min([first, *known], key=lambda pairs: _seconds(pairs, works)))
         return chosen
 
+    def scheduled(
+        self, chosen: list[Pairs], works: dict[Task, Work]
+    ) -> list[tuple[Region, list[Chosen]]]:
+        """Each region with these kernels, in the best schedules of their tasks."""
+        regions = [region for region, _ in self.fused[0].chosen]
+        return [
+            (region, [_scheduled(kernel, task, works) for kernel, task in pairs])
+            for region, pairs in zip(regions, chosen, strict=True)
+        ]
+
+    def default_is_wrong(self, works: dict[Task, Work]) -> bool:
+        """Whether a kernel of the first program was wrong, with the schedule that it has."""
+        return any(
+            (trial := works[task].trials.get(to_json(kernel.schedule))) and trial.status in BUGS
+            for pairs in self.regions[0]
+            for kernel, task in pairs
+            if task is not None
+        )
+
 
 def _kernels(fused: Fused) -> Iterator[Chosen]:
     return (kernel for _, kernels in fused.chosen for kernel in kernels)
 
 
-def _seconds(pairs: list[tuple[Chosen, Task | None]], works: dict[Task, Work]) -> float:
+def _seconds(pairs: Pairs, works: dict[Task, Work]) -> float:
     """What the kernels of a region take: as measured, where they were."""
-    return sum(works[task].seconds / works[task].weight for _, task in pairs if task is not None)
+    return sum(works[task].launch for _, task in pairs if task is not None)
 
 
-def _is_measured(pairs: list[tuple[Chosen, Task | None]], works: dict[Task, Work]) -> bool:
+def _is_measured(pairs: Pairs, works: dict[Task, Work]) -> bool:
     """Whether nearly all of what a region takes was measured, not predicted."""
-    taken = {task: works[task].seconds / works[task].weight for _, task in pairs if task}
-    unknown = sum(seconds for task, seconds in taken.items() if works[task].best is None)
-    return unknown <= PREDICTED_PART * sum(taken.values())
+    found = [works[task] for task in {task for _, task in pairs} if task is not None]
+    unknown = sum(work.launch for work in found if work.best is None)
+    return unknown <= PREDICTED_PART * sum(work.launch for work in found)
 
 
 def _scheduled(kernel: Chosen, task: Task | None, works: dict[Task, Work]) -> Chosen:
@@ -276,15 +272,14 @@ class _Records:
                 )
         return found
 
-    def parts(self, tasks: list[Task], works: list[Work]) -> tuple[Part, ...]:
-        """What is known of the kernels of a choice."""
+    def parts(self, chosen: list[Pairs], works: dict[Task, Work]) -> tuple[Part, ...]:
+        """What is known of the kernels of a choice, each task once."""
         found = []
-        by_task = {work.task: work for work in works}
-        for task in tasks:
-            key, work = self.key(task), by_task[task]
-            best = work.best
+        tasks = dict.fromkeys(task for pairs in chosen for _, task in pairs)
+        for task in (task for task in tasks if task is not None):
+            key, best = self.key(task), works[task].best
             if best is not None:
-                known = (best.seconds, best.noise, best.samples, len(work.trials))
+                known = (best.seconds, best.noise, best.samples, len(works[task].trials))
                 found.append(Part(task.name, key.graph, key.arguments, *known))
         return tuple(found)
 

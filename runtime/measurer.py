@@ -13,6 +13,7 @@ eats all memory costs itself only; kernels run in a process in which nothing is 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -85,7 +86,7 @@ def _ended(answer: Answer) -> str:
     return "crashed" if answer.status == "lost" else answer.status
 
 
-class _Examination:
+class _Examination(ABC):
     """What all measurers on one machine do; how requests are carried out is for subclasses."""
 
     def __init__(self, limits: Limits):
@@ -96,19 +97,23 @@ class _Examination:
 
     # --- for subclasses
 
+    @abstractmethod
     def _compile(self, requests: Sequence[Request]) -> list[Answer]:
-        raise NotImplementedError
+        """The answers to requests to compile, in order."""
 
+    @abstractmethod
     def _examine(self, request: Request, tries: int = 1) -> Answer:
-        raise NotImplementedError
+        """The answer to a request to run something."""
 
+    @abstractmethod
     def _process(self) -> int:
         """The number of the process that examines; another one after it has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _renew(self) -> None:
         """Go on in another process, for this one's memory may be damaged."""
 
+    @abstractmethod
     def close(self) -> None:
         """End all processes."""
 
@@ -258,7 +263,6 @@ class InProcess(_Examination):
     def __init__(self, tools: Tools):
         super().__init__(Limits())
         self._examiner = Examiner(tools)
-        self._number = 1
 
     def _compile(self, requests: Sequence[Request]) -> list[Answer]:
         return [perform(self._examiner, request) for request in requests]
@@ -267,7 +271,13 @@ class InProcess(_Examination):
         return perform(self._examiner, request)
 
     def _process(self) -> int:
-        return self._number
+        return 1  # the only one
+
+    def _renew(self) -> None:
+        """There is no other process."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class LocalWorkers(_Examination):

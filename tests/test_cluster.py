@@ -3,7 +3,6 @@
 Ray prints, warns and leaves threads behind, so it runs in a process of its own.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -71,8 +70,6 @@ facts["alive"] = ray.is_initialized()
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     """What the script found."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
     path = os.pathsep.join([str(TESTS), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
     folder = tmp_path_factory.mktemp("cluster")

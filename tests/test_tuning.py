@@ -89,7 +89,7 @@ def test_a_search_keeps_what_it_finds(cache):
     text = LAYER + (
         "exe = dd.compile(layer, dd.spec((24, 40)), dd.spec((40, 32)),"
         " search=dd.Search(candidates=16))\n"
-        "print(exe.ir('kernels').__hash__ and exe.program.report['from the cache'])\n"
+        "print(exe.program.report['from the cache'])\n"
         "print('egglog' in sys.modules, [k.name for k in exe.kernels][0])"
     )
     cached, egglog, name = run_python(text)
