@@ -57,7 +57,7 @@ def command(
     """
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}")
-    parser.add_argument("--write", action="store_true", help=f"into {page.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"into docs/{page.name}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
