@@ -1,6 +1,6 @@
-"""Convolution and pooling in two dimensions: windows are one view, whose fill is the padding.
+"""Convolution and pooling in two dimensions: windows are one view of a padded tensor.
 
-    conv2d   a view of x in the axes (n, o, y, x, c, i, j), one of the weight, mul, three sums
+    conv2d   a view of x in the axes (n, o, y, x, i, j, c), one of the weight, mul, three sums
     pool     a view of x in the axes (n, c, y, x, i, j), two reductions
 
 A size is one integer for both directions or a pair (rows, columns).
@@ -16,7 +16,7 @@ from .arithmetic import binary, unary
 from .creation import ones
 from .dialect.errors import ShapeError
 from .maps import Expr, dims, floordiv, view
-from .movement import along
+from .movement import along, pad
 from .promotion import as_tensor, floating, promote, widen
 from .reductions import fold
 from .shapes import number, show
@@ -36,11 +36,12 @@ class _Windows:
     dilation: tuple[int, int]
 
     def places(self, at: Sequence[Expr], inside: Sequence[Expr]) -> list[Expr]:
-        """The source's row and column for a window and a place inside it."""
-        return [
-            at[i] * self.stride[i] + inside[i] * self.dilation[i] - self.padding[i]
-            for i in range(2)
-        ]
+        """The padded source's row and column for a window and a place inside it."""
+        return [at[i] * self.stride[i] + inside[i] * self.dilation[i] for i in range(2)]
+
+    def padded(self, x: Tensor, value: Any) -> Tensor:
+        """The source with `value` around it."""
+        return pad(x, [(0, 0), (0, 0), *((n, n) for n in self.padding)], value)
 
 
 def _pair(name: str, label: str, value: Pair, least: int = 1) -> tuple[int, int]:
@@ -92,10 +93,11 @@ def conv2d(
             f"not fit {groups} groups"
         )
     windows = _windows("conv2d", given, window, stride, padding, dilation)
-    n, o, row, column, c, i, j = dims(7)
-    shape = (given.shape[0], outputs, *windows.counts, depth, *windows.window)
+    n, o, row, column, i, j, c = dims(7)
+    shape = (given.shape[0], outputs, *windows.counts, *windows.window, depth)
     channel = c if groups == 1 else floordiv(o, outputs // groups) * depth + c
-    read = view([widen(given)], [[n, channel, *windows.places((row, column), (i, j))]], shape)
+    source = windows.padded(widen(given), 0)
+    read = view([source], [[n, channel, *windows.places((row, column), (i, j))]], shape)
     weights = view([widen(kernel)], [[o, c, i, j]], shape)
     total = fold("sum_reduce", binary("mul", read, weights), (4, 5, 6))
     if bias is not None:
@@ -111,7 +113,8 @@ def conv2d(
 def _pooled(x: Tensor, windows: _Windows, fill: Any) -> Tensor:
     n, c, row, column, i, j = dims(6)
     shape = (*x.shape[:2], *windows.counts, *windows.window)
-    return view([x], [[n, c, *windows.places((row, column), (i, j))]], shape, fill=fill)
+    source = windows.padded(x, fill)
+    return view([source], [[n, c, *windows.places((row, column), (i, j))]], shape)
 
 
 def max_pool2d(x: Any, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
