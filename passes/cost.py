@@ -16,7 +16,7 @@ from math import prod
 from . import terms
 from .index import Axis, Expr, Quotient
 from .loops import Around, joint, standing
-from .placement import Level, reduction_tile, tile_step, top_level
+from .placement import Level, carries_on, reduction_tile, tile_step, top_level
 from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
 from .stage import LOCAL_BYTES, fold_axis, stage
 from .targets import Target
@@ -33,7 +33,12 @@ SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 VECTOR_LOAD = 0.6
 BROADCAST_LOAD = 0.6
 SPILL = 2.5  # a store and a load for what does not fit into registers
+OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
+FAR = 16.0  # waiting for a line in a page of its own
+PAGE = 4096.0  # bytes
+CLAMP = 3.0  # a coordinate that is kept inside its buffer
 LOOP = 1.0  # counting and branching, for each turn of a loop
+LATENCY = 9.0  # a turn of a reduction waits for the accumulator that the last one made
 
 
 def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
@@ -47,8 +52,9 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     near = target.cache_bandwidth * busy
     # one program runs where it is called, without a barrier
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
-    reading = max(computing + work.fetched / near, moved / target.bandwidth)
-    return launch + reading + work.again / near + spilling(written, target)
+    computing += work.fetched / near
+    moving = moved / target.bandwidth
+    return launch + max(computing, moving) + OVERLAP * min(computing, moving) + work.again / near + spilling(written, target)
 
 
 def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Work:
@@ -200,7 +206,7 @@ class _Counter:
             self._count(level, self._vectors(bits, axes, level) * price)
         for around, load in parts.loads:
             self._load(load, self._level(around).home(load.axes))
-        together = joint(term)
+        self.term, together = term, joint(term)
         for around, fold in parts.folds:
             self._reduce(fold, together[fold], around)
         wide = [a for a in self.axes if self.schedule.tile(a) > 1]
@@ -231,6 +237,7 @@ class _Counter:
 
     def _count(self, level: Level, instructions: float) -> None:
         self.work.instructions += level.data["trips"] * instructions
+        level.data["turn"] = level.data.get("turn", 0.0) + instructions
 
     def _load(self, term: Term, level: Level) -> None:
         name, index, shape = term.attr
@@ -242,14 +249,30 @@ class _Counter:
             return
         rows = prod(level.tiles[a] for a in wide[:-1])
         length = level.tiles[wide[-1]]
-        if level.contiguous(index, wide[-1]):
+        if level.is_row(term, wide[-1]):
             vectors = self._vectors(max(8, term.dtype.bits), term.axes, level)
-            self._count(level, vectors * VECTOR_LOAD)
-            if "registers" in level.data:  # what the loads of a loop take
+            self._count(level, vectors * VECTOR_LOAD + rows * self._apart(term, level))
+            shared = any(tile > 1 and a not in term.axes for a, tile in level.tiles.items())
+            if "registers" in level.data and shared:  # what the loads of a loop take
                 level.data["registers"] += vectors
+            return
+        out = sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
+        if self.schedule.vector not in (None, wide[-1].name):  # each is spread over a vector
+            price = BROADCAST_LOAD
         else:  # each element in a cache line, often a page, of its own
-            far = 2.0 if index and length * shape[-1] > 4096 else 1.0
-            self._count(level, rows * SCALAR_LOAD * length * far)
+            price = SCALAR_LOAD * (2.0 if index and length * shape[-1] > 4096 else 1.0)
+        self._count(level, rows * length * (price + CLAMP * out))
+
+    def _apart(self, term: Term, level: Level) -> float:
+        """What a load waits where each turn of its loop is far from the last, and does not stay."""
+        _, index, shape = term.attr
+        step = 0
+        for expr, size in zip(index, shape, strict=True):
+            step = step * size + (expr.coefficient(level.own) or 0 if level.own else 0)
+        apart = abs(step) * term.dtype.bytes
+        if level.own is None or apart * level.own.size <= self.target.near:
+            return 0.0
+        return FAR * min(1.0, apart / PAGE)
 
     def _fetch(self, term: Term) -> None:
         """Note what a load reads from memory."""
@@ -286,6 +309,9 @@ class _Counter:
     def _reduce(self, term: Term, group: Around, around: Around) -> None:
         inner, level = self._level((*around, group[0])), self._level(around).home(term.axes)
         body = term.args[0]
+        if carries_on(term, self.term, inner, self.schedule):
+            self._count(inner, LOOP)
+            return
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
         bits = max(8, term.dtype.bits)
@@ -295,7 +321,8 @@ class _Counter:
             self._count(level, self._vectors(bits, term.axes, level) * 8)
         inner.data["registers"] += vectors
         if term is group[-1]:  # all that share the loop
-            self._count(inner, LOOP)
+            nested = any(t.op in FOLDS for t in postorder([body]))
+            self._count(inner, LOOP if nested else max(LOOP, LATENCY - inner.data["turn"]))
             excess = inner.data["registers"] - self.target.registers
             if excess > 0 and not self.target.is_gpu:
                 self._count(inner, excess * SPILL)

@@ -28,6 +28,7 @@ from .decompose import Decomposer
 from .egraph import Budget, Saturated, saturate
 from .extract import Chosen, Extractor, splittable
 from .index import Axis, Expr
+from .layouts import Layouts
 from .regions import Region, partition, spreads
 from .schedule import Schedule
 from .targets import Target
@@ -76,12 +77,20 @@ def candidates(
             found = solved[region.key]
             begins[form] = frozenset(name for kernel in found[0][0] for name in kernel.names)
     made: list[Fused] = []
+    returned = set(block.operations[len(block.operations) - 1].operands)
+    between = {v for region, _ in regions for v in region.outputs}
+    orders: dict = {}
     for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
-        chosen, reports = [], []
-        for region, reused in regions:
-            sets, report = solved[region.key]
-            kernels = sets[min(n, len(sets) - 1)]
-            chosen.append((region, kernels))
+        chosen = [(r, solved[r.key][0][min(n, len(solved[r.key][0]) - 1)]) for r, _ in regions]
+        layouts = Layouts(chosen, returned, target, precision == "strict", dict(orders))
+        if n == 0:
+            layouts.search()
+            orders = {v: order for v, order in layouts.orders.items() if v in between}
+        elif not orders.keys() <= layouts.makers.keys():
+            continue
+        chosen, reports = layouts.kernels(), []
+        for (region, kernels), (_, reused) in zip(chosen, regions, strict=True):
+            report = solved[region.key][1]
             seconds = sum(k.seconds for k in kernels if not k.free)
             known = {"kernels": len(kernels), "predicted seconds": seconds, "reused": reused}
             reports.append({**report, **known})

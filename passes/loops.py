@@ -61,3 +61,11 @@ def joint(root: Term) -> dict[Term, Around]:
         group.append(fold)
         made[fold] = group
     return {fold: tuple(group) for fold, group in made.items()}
+
+
+def goes_on(fold: Term, root: Term) -> bool:
+    """Whether the reduction inside another, as in sum(i, sum(j, x)), may start from what the outer
+    one has so far: then both have one accumulator."""
+    together, body = joint(root), fold.args[0]
+    alone = len(together[fold]) == len(together.get(body, ())) == 1
+    return alone and fold.op == body.op and fold.attr in body.axes and body.attr.size > 0

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from .index import Axis, Expr, of_axis, substitute
+from .loops import goes_on
 from .schedule import Schedule
 from .terms import FOLDS, Term, postorder
 
@@ -65,6 +66,12 @@ class Level:
         """Whether the elements of a tile along `axis` are neighbours in the buffer."""
         return contiguous_along(index, axis, self.steps.get(axis, 1))
 
+    def is_row(self, load: Term, axis: Axis) -> bool:
+        """Whether what a tile along `axis` loads are neighbours, none outside the buffer."""
+        _, index, shape = load.attr
+        inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
+        return inside and self.contiguous(index, axis)
+
 
 def top_level(schedule: Schedule, axes: tuple[Axis, ...], outer: tuple[Axis, ...] = ()) -> Level:
     """The level around the serial loops: the grid, inside `outer` axes that are at one place."""
@@ -107,6 +114,14 @@ def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
     while lanes > 1 and lanes > term.attr.size:
         lanes //= 2
     return lanes
+
+
+def carries_on(fold: Term, root: Term, level: Level, schedule: Schedule) -> bool:
+    """Whether the reduction inside another, in whose loop `level` is, adds to its accumulators."""
+    body = fold.args[0]
+    if not schedule.reassociate or not goes_on(fold, root):
+        return False
+    return reduction_tile(body, level, schedule) == 1
 
 
 @contextmanager

@@ -184,6 +184,6 @@ def _repeat(forms: list[list[str]], sizes: list[int], start: int) -> tuple[int, 
 
 
 def spreads(op: ir.Operation) -> bool:
-    """Whether an operation's result has more elements than all that it reads."""
+    """Whether an operation's result has far more elements than all that it reads."""
     sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
-    return prod(static_shape(op.results[0])) > sources
+    return prod(static_shape(op.results[0])) > 2 * sources

@@ -63,7 +63,7 @@ def fold_schedules(
     a turn loads, and the axes that are no rows are whole, so that no block is computed twice.
     """
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
-    choices = ((1, 256), (1, 1024))
+    choices = ((1, 256), (1, 1024), (64, 256))
     if heavy:
         choices = ((32, 64), (64, 64), (64, 128), (128, 128), (1, 256))
     for block, fold in choices:
@@ -108,6 +108,8 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
     together = max(map(len, joint(root).values()), default=1)
     for vector in [*_vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
+        most = max((a.size for a in axes if a is not vector), default=1)  # rows
+        wide += [4, 8] if len(wide) > 1 and most < 4 and vector.size >= 4 * lanes else []
         for registers in wide:
             for rows in _row_choices(shared, registers, together, target):
                 for blocks in _block_choices(axes, vector, inside):
@@ -155,6 +157,8 @@ def _scheduled(
     tiles = {a: 1 for a in axes}
     if vector is not None:
         tiles[vector] = min(vector.size, width)
+        if tiles[vector] > lanes:  # other lengths than powers of two take LLVM long to handle
+            tiles[vector] = 1 << (tiles[vector].bit_length() - 1)
     others = [a for a in axes if a is not vector and a.size > 1]
     if rows > 1 and others:
         tiles[others[-1]] = min(others[-1].size, rows)

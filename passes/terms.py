@@ -304,6 +304,7 @@ def select(condition: Term, a: Term, b: Term) -> Term:
         return a if condition.value else b
     if a.op == b.op == "const" and a.dtype.kind == "bool" and a.value and not b.value:
         return condition
+    a = a.args[1] if a.op == "select" and a.args[0] is condition else a
     return a if a is b else _intern("select", (condition, a, b), None, a.dtype)
 
 

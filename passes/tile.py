@@ -33,7 +33,7 @@ from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Datum, Expr, Quotient, of_axis
 from .loops import Around, joint
-from .placement import Level, deep_recursion, reduction_tile, tile_step, top_level
+from .placement import Level, carries_on, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, kept_in, stage
 from .targets import Target
@@ -341,8 +341,7 @@ class _Emitter:
         source = self.arguments[name]
         dims = level.shape(term.axes)
         place = _Place(index, shape, args, level)
-        inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
-        if dims and inside and level.contiguous(index, dims[-1]):
+        if dims and level.is_row(term, dims[-1]):
             element = ir.MemRefType(source.type).element_type
             kind = ir.VectorType.get([level.tiles[dims[-1]]], element)
             tile = self._rows(lambda o: vector.load(kind, source, place.at(o)), dims, level)
@@ -480,8 +479,16 @@ class _Emitter:
         name = "add" if term.op == "sum" else "max"
         return expand.emit(name, values, kept_in(term).name, contract=self.contract)
 
-    def _accumulate(self, group: Around, inner: Level, start: int, turns: int) -> list[ir.Value]:
-        """`turns` tiles of the axis from `start`, reduced to values without the axis."""
+    def _accumulate(
+        self,
+        group: Around,
+        inner: Level,
+        start: int,
+        turns: int,
+        first: Sequence[ir.Value] = (),
+    ) -> list[ir.Value]:
+        """`turns` tiles of the axis from `start`, reduced to values without the axis; `first` is
+        what they are added to, if not nothing."""
         axis, outside = group[0].attr, inner.parent
         assert outside is not None
         have = inner.shape(group[0].args[0].axes)
@@ -490,14 +497,19 @@ class _Emitter:
         def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
             found = []
             for term, accumulator in zip(group, accumulators, strict=True):
-                value = self.value(term.args[0], inner)
+                body = term.args[0]
+                if carries_on(term, self.step.term, inner, self.schedule):
+                    deeper = inner.inner(body.attr, 1, 1)
+                    found += self._accumulate((body,), deeper, 0, body.attr.size, [accumulator])
+                    continue
+                value = self.value(body, inner)
                 value = expand.cast(value, term.dtype.name, kept_in(term).name)
                 value = self._spread(value, have, dims, inner)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
         tile, sizes = inner.tiles[axis], tuple(inner.tiles[a] for a in dims)
-        first = [
+        first = first or [
             expand.constant(terms.identity(term.op, term.dtype), kept_in(term).name, sizes)
             for term in group
         ]

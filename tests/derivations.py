@@ -860,7 +860,7 @@ DERIVATIONS: dict[str, Derivation] = {
     ),
     "layer_norm_linear": _folds(
         lambda x, gain, bias, w: dd.layer_norm(x, gain, bias) @ w,
-        lambda n: f32((9, n), (n,), (n,), (n, 12)),
+        lambda n: f32((64, n), (n,), (n,), (n, 12)),
         321,
         "one loop: the statistics leave the contraction",
         edges=_moments,
@@ -869,7 +869,7 @@ DERIVATIONS: dict[str, Derivation] = {
     ),
     "layer_norm_linear_weights": _folds(
         lambda x, gain, w, bias: dd.layer_norm(x, gain, bias) @ w,
-        lambda n: f32((9, n)),
+        lambda n: f32((64, n)),
         385,
         "one loop: the statistics leave the contraction, gain and bias join the weight",
         edges=_moments,
@@ -1014,8 +1014,9 @@ DERIVATIONS: dict[str, Derivation] = {
         lambda x, w: dd.conv2d(x, w, padding=1),
         lambda n: f32((1, n, 8, 9), (4, n, 3, 3)),
         61,
-        "one contraction that reads the image by index",
-        launches=1,
+        "one contraction that reads the padded image by index, whose windows are kept nowhere",
+        scratch=4.0 * 10 * 11,
+        launches=2,
         tolerance=1e-4,
     ),
 }

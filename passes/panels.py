@@ -1,0 +1,109 @@
+"""Panels: an operand of a sum, copied once into the order in which a kernel's loops read it.
+
+    sum(r0, a[d0, r0] * b[r0, d1])                    of b 16 neighbours at a time, each time a row on
+    sum(r0, a[d0, r0] * p[d1 / 16, r0, d1 % 16])      each time the next 16
+
+The copy is a kernel of its own, and is made once and for all where it depends on weights alone.
+(Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008, pack at each call.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from . import cost, terms
+from .extract import Chosen
+from .index import Axis, of_axis
+from .loops import standing
+from .schedule import schedules
+from .targets import Target
+from .terms import Term
+
+WIDTHS = (2, 8)  # vectors side by side in a panel
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A kernel and the copies that it reads; the seconds are those of all."""
+
+    kernel: Chosen
+    copies: tuple[Chosen, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.kernel.seconds + sum(copy.seconds for copy in self.copies)
+
+
+def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool) -> Packed:
+    """The kernel with the panels that pay; `early` are the buffers that are there before a call."""
+    if kernel.free or kernel.schedule.fold or target.is_gpu:
+        return Packed(kernel)
+    there = frozenset(name for name in kernel.reads if name in early)
+    return min(_ways(kernel, there, target, strict), key=lambda way: way.seconds)
+
+
+@lru_cache(4096)
+def _ways(
+    kernel: Chosen, early: frozenset[str], target: Target, strict: bool
+) -> tuple[Packed, ...]:
+    """The kernel as it is, and with panels of each width along each axis."""
+    found, plain = [Packed(kernel)], terms.plain(kernel.term)
+    lanes = target.lanes(max(8, plain.dtype.bits))
+    for vector in kernel.axes:
+        loads = list(_packable(plain, kernel.axes, vector, early))
+        for width in (n * lanes for n in WIDTHS if loads and vector.size % (n * lanes) == 0):
+            known, copies = dict[Term, Term](), list[Chosen]()
+            for load, folded in loads:
+                free = load.attr[0] in early
+                order = [a for a in kernel.axes if a in load.axes and a is not vector]
+                copy = _copy(load, (*order, vector, *folded), vector, width, free, target, strict)
+                place = of_axis(vector)
+                index = (*map(of_axis, order), place // width, *map(of_axis, folded), place % width)
+                shape = tuple(a.size for a in copy.axes)
+                known[load] = terms.load(copy.name, index, shape, load.dtype)
+                copies.append(copy)
+            term = terms.at(plain, {}, known)
+            options = [
+                (cost.estimate(term, kernel.axes, s, target), s)
+                for s in schedules(kernel.axes, term, target, strict)
+                if s.vector == vector.name and s.tile(vector) == width
+            ]
+            for seconds, schedule in sorted(options, key=lambda pair: pair[0])[:1]:
+                reader = replace(kernel, term=term, schedule=schedule, seconds=seconds)
+                found.append(Packed(reader, tuple(copies)))
+    return tuple(found)
+
+
+def _packable(
+    root: Term, axes: tuple[Axis, ...], vector: Axis, early: Collection[str]
+) -> Iterator[tuple[Term, list[Axis]]]:
+    """The loads along `vector` inside sums that serve other axes too, or are there early; and the
+    axes of the loops around each, the innermost last."""
+    for around, x in standing(root):
+        folded = [fold.attr for fold in around if fold.attr in x.axes]
+        if x.op != "load" or x.children or vector not in x.axes or not folded:
+            continue
+        if x.attr[0] in early or any(a not in x.axes for a in axes if a.size > 1):
+            yield x, folded
+
+
+def _copy(
+    load: Term,
+    order: tuple[Axis, ...],
+    vector: Axis,
+    width: int,
+    free: bool,
+    target: Target,
+    strict: bool,
+) -> Chosen:
+    """The kernel that copies what a load reads, its axes in this order, one of them in panels."""
+    sizes = [a.size // width if a is vector else a.size for a in order]
+    axes = tuple(Axis(f"d{i}", n) for i, n in enumerate([*sizes, width]))
+    places = {a: of_axis(d) for a, d in zip(order, axes, strict=False)}
+    places[vector] = places[vector] * width + of_axis(axes[-1])
+    term = terms.at(load, places)
+    seconds, schedule = cost.cheapest(term, axes, target, strict)
+    name = f"p{term.digest}_{'x'.join(str(a.size) for a in axes)}"
+    return Chosen(name, axes, term, schedule, 0.0 if free else seconds, free)
