@@ -21,7 +21,7 @@ from mlir.dialects import func
 from ..dialect import ops
 from ..dialect.errors import CompileError
 from ..dialect.ops import entry_function, named_arguments
-from . import terms
+from . import panels, terms
 from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
@@ -35,6 +35,7 @@ from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE, PREDICTED = "dodeca.schedule", "dodeca.predicted"
+PACKED = 3  # sets of kernels of a region whose operands are tried in panels
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
@@ -153,10 +154,9 @@ def _solve(
     graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
-    extractor = Extractor(
-        graph, found, outputs, target, inputs, precision == "strict", count, begin
-    )
-    sets = extractor.run()
+    strict, some = precision == "strict", max(count, PACKED)
+    extractor = Extractor(graph, found, outputs, target, inputs, strict, some, begin)
+    sets = sorted(extractor.run(), key=lambda ks: panels.seconds(ks, free, target, strict))[:count]
     report = {"operations": len(region.operations), **graph.report}
     return sets, report | {"sets tried": extractor.tried, "search": extractor.stopped}
 

@@ -9,7 +9,7 @@ The copy is a kernel of its own, and is made once and for all where it depends o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -44,6 +44,14 @@ def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool)
     return min(_ways(kernel, there, target, strict), key=lambda way: way.seconds)
 
 
+def seconds(
+    kernels: Sequence[Chosen], early: Collection[str], target: Target, strict: bool
+) -> float:
+    """What kernels take that run one after the other, each with the panels that pay."""
+    early = {*early, *(name for kernel in kernels if kernel.free for name in kernel.names)}
+    return sum(packed(k, early, target, strict).seconds for k in kernels if not k.free)
+
+
 @lru_cache(4096)
 def _ways(
     kernel: Chosen, early: frozenset[str], target: Target, strict: bool
@@ -70,8 +78,8 @@ def _ways(
                 for s in schedules(kernel.axes, term, target, strict)
                 if s.vector == vector.name and s.tile(vector) == width
             ]
-            for seconds, schedule in sorted(options, key=lambda pair: pair[0])[:1]:
-                reader = replace(kernel, term=term, schedule=schedule, seconds=seconds)
+            for taken, schedule in sorted(options, key=lambda pair: pair[0])[:1]:
+                reader = replace(kernel, term=term, schedule=schedule, seconds=taken)
                 found.append(Packed(reader, tuple(copies)))
     return tuple(found)
 
@@ -104,6 +112,6 @@ def _copy(
     places = {a: of_axis(d) for a, d in zip(order, axes, strict=False)}
     places[vector] = places[vector] * width + of_axis(axes[-1])
     term = terms.at(load, places)
-    seconds, schedule = cost.cheapest(term, axes, target, strict)
+    taken, schedule = cost.cheapest(term, axes, target, strict)
     name = f"p{term.digest}_{'x'.join(str(a.size) for a in axes)}"
-    return Chosen(name, axes, term, schedule, 0.0 if free else seconds, free)
+    return Chosen(name, axes, term, schedule, 0.0 if free else taken, free)
