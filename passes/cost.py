@@ -36,6 +36,7 @@ SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
 FAR = 16.0  # waiting for a line in a page of its own
 PAGE = 4096.0  # bytes
+TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
 CLAMP = 3.0  # a coordinate that is kept inside its buffer
 LOOP = 1.0  # counting and branching, for each turn of a loop
 LATENCY = 9.0  # a turn of a reduction waits for the accumulator that the last one made
@@ -54,7 +55,8 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     computing += work.fetched / near
     moving = moved / target.bandwidth
-    return launch + max(computing, moving) + OVERLAP * min(computing, moving) + work.again / near + spilling(written, target)
+    running = max(computing, moving) + OVERLAP * min(computing, moving)
+    return launch + running + work.again / near + spilling(written, target)
 
 
 def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Work:
@@ -245,13 +247,15 @@ class _Counter:
             self._fetch(term)
         wide = level.shape(term.axes)
         if not wide:
-            self._count(level, BROADCAST_LOAD)
+            self._count(level, BROADCAST_LOAD + self._apart(term, level))
             return
         rows = prod(level.tiles[a] for a in wide[:-1])
         length = level.tiles[wide[-1]]
-        if level.is_row(term, wide[-1]):
+        row = level.row(term)
+        if row is not None:
             vectors = self._vectors(max(8, term.dtype.bits), term.axes, level)
-            self._count(level, vectors * VECTOR_LOAD + rows * self._apart(term, level))
+            price = VECTOR_LOAD + (0.0 if row == wide[-1] else TURN * (length.bit_length() - 1))
+            self._count(level, vectors * price + rows * self._apart(term, level))
             shared = any(tile > 1 and a not in term.axes for a, tile in level.tiles.items())
             if "registers" in level.data and shared:  # what the loads of a loop take
                 level.data["registers"] += vectors
@@ -260,7 +264,7 @@ class _Counter:
         if self.schedule.vector not in (None, wide[-1].name):  # each is spread over a vector
             price = BROADCAST_LOAD
         else:  # each element in a cache line, often a page, of its own
-            price = SCALAR_LOAD * (2.0 if index and length * shape[-1] > 4096 else 1.0)
+            price = SCALAR_LOAD * (6.0 if index and length * shape[-1] > 4096 else 1.0)
         self._count(level, rows * length * (price + CLAMP * out))
 
     def _apart(self, term: Term, level: Level) -> float:

@@ -21,21 +21,21 @@ from mlir.dialects import func
 from ..dialect import ops
 from ..dialect.errors import CompileError
 from ..dialect.ops import entry_function, named_arguments
-from . import panels, terms
+from . import terms
 from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
 from .egraph import Budget, Saturated, saturate
 from .extract import Chosen, Extractor, splittable
 from .index import Axis, Expr
-from .layouts import Layouts
+from .layouts import laid_out
 from .regions import Region, partition, spreads
 from .schedule import Schedule
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE, PREDICTED = "dodeca.schedule", "dodeca.predicted"
-PACKED = 3  # sets of kernels of a region whose operands are tried in panels
+SETS = 6  # of kernels of a region, at least, for which layouts are looked for
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
@@ -77,24 +77,15 @@ def candidates(
                 solved[region.key] = _solve(region, target, precision, without, count, begin)
             found = solved[region.key]
             begins[form] = frozenset(name for kernel in found[0][0] for name in kernel.names)
-    made: list[Fused] = []
     returned = set(block.operations[len(block.operations) - 1].operands)
-    between = {v for region, _ in regions for v in region.outputs}
-    orders: dict = {}
-    for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
-        chosen = [(r, solved[r.key][0][min(n, len(solved[r.key][0]) - 1)]) for r, _ in regions]
-        layouts = Layouts(chosen, returned, target, precision == "strict", dict(orders))
-        if n == 0:
-            layouts.search()
-            orders = {v: order for v, order in layouts.orders.items() if v in between}
-        elif not orders.keys() <= layouts.makers.keys():
-            continue
-        chosen, reports = layouts.kernels(), []
+    sets = [(region, solved[region.key][0]) for region, _ in regions]
+    made: list[Fused] = []
+    for chosen in laid_out(sets, returned, target, precision == "strict", count):
+        reports = []
         for (region, kernels), (_, reused) in zip(chosen, regions, strict=True):
-            report = solved[region.key][1]
             seconds = sum(k.seconds for k in kernels if not k.free)
             known = {"kernels": len(kernels), "predicted seconds": seconds, "reused": reused}
-            reports.append({**report, **known})
+            reports.append({**solved[region.key][1], **known})
         made.append(assemble(module, chosen, reports))
     return made
 
@@ -154,9 +145,10 @@ def _solve(
     graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
-    strict, some = precision == "strict", max(count, PACKED)
-    extractor = Extractor(graph, found, outputs, target, inputs, strict, some, begin)
-    sets = sorted(extractor.run(), key=lambda ks: panels.seconds(ks, free, target, strict))[:count]
+    extractor = Extractor(
+        graph, found, outputs, target, inputs, precision == "strict", max(count, SETS), begin
+    )
+    sets = extractor.run()
     report = {"operations": len(region.operations), **graph.report}
     return sets, report | {"sets tried": extractor.tried, "search": extractor.stopped}
 

@@ -1,7 +1,7 @@
 """Layouts: in which order a buffer between two kernels keeps its axes.
 
-In: the kernels of all regions. Out: the same kernels, where a buffer's last axis may be another, and
-some of which read panels (`panels`). What a call is given and gives back stays as it is.
+In: the kernels of all regions. Out: the same kernels, where a buffer's last axis may be another,
+and some of which read panels (`panels`). What a call is given and gives back stays as it is.
 
     t[c, y, x] = ...     sum(r0, t[r0, d1, d2] * w[d0, r0])     a step of r0 is far
     t[y, x, c] = ...     sum(r0, t[d1, d2, r0] * w[d0, r0])     and here to the neighbour
@@ -25,13 +25,14 @@ from .terms import Term
 
 Buffer = ir.Value | tuple[int, str]  # a value of the function, or a region's own by its name
 Order = tuple[int, ...]  # of a buffer's dimensions
+Program = list[tuple[Region, list[Chosen]]]  # the kernels of each region
 
 
 @dataclass
 class Layouts:
     """The kernels of a program, and the order of the dimensions of each buffer that has another."""
 
-    chosen: Sequence[tuple[Region, list[Chosen]]]
+    chosen: Program
     fixed: Collection[ir.Value]
     target: Target
     strict: bool
@@ -56,8 +57,6 @@ class Layouts:
 
     def search(self) -> None:
         """Find orders: all that some reader wants at once, if that pays; then one at a time."""
-        if self.target.is_gpu:
-            return
         wanted: dict[Buffer, Order] = {}
         for n, kernel in self._kernels():
             for name, order in _wanted(self._packed(n, kernel, {}).kernel):
@@ -66,10 +65,11 @@ class Layouts:
                     wanted.setdefault(buffer, order)
         if wanted and self._gain(wanted) > 0:
             self.orders |= wanted
-        for buffer, (_, maker) in self.makers.items() if wanted else ():
+        for buffer, (_, maker) in self.makers.items():
             if buffer not in self.fixed and not maker.free:
-                for order in _orders(len(maker.axes)):
-                    if self._gain({buffer: order}) > 0:
+                same = [o for o in wanted.values() if len(o) == len(maker.axes)]
+                for order in dict.fromkeys([*same, *(tuple(sorted(o)) for o in same)]):
+                    if order != self.orders.get(buffer) and self._gain({buffer: order}) > 0:
                         self.orders[buffer] = order
 
     def _gain(self, change: dict[Buffer, Order]) -> float:
@@ -82,7 +82,9 @@ class Layouts:
     def _packed(self, n: int, kernel: Chosen, change: dict[Buffer, Order]) -> Packed:
         orders = {**self.orders, **change}
         found = {name: orders.get(self._buffer(n, name)) for name in [*kernel.reads, *kernel.names]}
-        moved = _moved(kernel, {name: o for name, o in found.items() if o}, self.target, self.strict)
+        moved = _moved(
+            kernel, {name: o for name, o in found.items() if o}, self.target, self.strict
+        )
         return packed(moved, self._early(n), self.target, self.strict)
 
     def _early(self, n: int) -> frozenset[str]:
@@ -90,7 +92,7 @@ class Layouts:
         early = {region.names[v] for v in region.inputs if v in region.prepared}
         return frozenset(early | {name for k in kernels if k.free for name in k.names})
 
-    def kernels(self) -> list[tuple[Region, list[Chosen]]]:
+    def kernels(self) -> Program:
         """The kernels of each region with these orders, behind the copies that they read."""
         found = []
         for n, (region, kernels) in enumerate(self.chosen):
@@ -100,6 +102,45 @@ class Layouts:
                 made |= {k.name: k for k in (*way.copies, way.kernel)}
             found.append((region, list(made.values())))
         return found
+
+
+def laid_out(
+    sets: Sequence[tuple[Region, list[list[Chosen]]]],
+    fixed: Collection[ir.Value],
+    target: Target,
+    strict: bool,
+    count: int,
+) -> list[Program]:
+    """At most `count` programs of the best sets of kernels of each region, in layouts, with panels.
+
+    All have the same orders between regions, so that a region's kernels of one fit into another.
+    """
+    found = []
+    for n in range(max((len(several) for _, several in sets), default=1)):
+        chosen = [(region, several[min(n, len(several) - 1)]) for region, several in sets]
+        found.append(Layouts(chosen, fixed, target, strict))
+        if not target.is_gpu:
+            found[-1].search()
+    programs = [(layouts.orders, layouts.kernels()) for layouts in found]
+    best, _ = min(programs, key=lambda pair: sum(_seconds(kernels) for _, kernels in pair[1]))
+    ready: list[list[list[Chosen]]] = []
+    for n, (region, _) in enumerate(sets):
+        around = [*region.inputs, *region.outputs]
+        fitting = [
+            program[n][1]
+            for orders, program in programs
+            if all(orders.get(v) == best.get(v) for v in around)
+        ]
+        ready.append(sorted(fitting, key=_seconds))
+    regions = [region for region, _ in sets]
+    return [
+        [(r, several[min(n, len(several) - 1)]) for r, several in zip(regions, ready, strict=True)]
+        for n in range(min(count, len(found)))
+    ]
+
+
+def _seconds(kernels: Sequence[Chosen]) -> float:
+    return sum(kernel.seconds for kernel in kernels if not kernel.free)
 
 
 def _moved(kernel: Chosen, orders: dict[str, Order], target: Target, strict: bool) -> Chosen:
@@ -127,17 +168,12 @@ def _moved(kernel: Chosen, orders: dict[str, Order], target: Target, strict: boo
     )
 
 
-def _orders(rank: int) -> list[Order]:
-    """Each axis last, the others as they are."""
-    return [(*(i for i in range(rank) if i != last), last) for last in range(rank)]
-
-
 def _wanted(kernel: Chosen) -> Iterator[tuple[str, Order]]:
     """Buffers that the innermost loops of a kernel walk through along an axis that is not last."""
     for around, x in standing(kernel.term):
         if x.op != "load" or kernel.schedule.fold:
             continue
-        name, index, shape = x.attr
+        name, index, _ = x.attr
         folded = [fold.attr for fold in around if fold.attr in x.axes][-1:]
         places = [i for i, e in enumerate(index) if any(e.coefficient(a) for a in folded)]
         if len(places) == 1 and places[0] < len(index) - 1:

@@ -1,7 +1,7 @@
 """Panels: an operand of a sum, copied once into the order in which a kernel's loops read it.
 
-    sum(r0, a[d0, r0] * b[r0, d1])                    of b 16 neighbours at a time, each time a row on
-    sum(r0, a[d0, r0] * p[d1 / 16, r0, d1 % 16])      each time the next 16
+    sum(r0, a[d0, r0] * b[r0, d1])                   of b 16 neighbours, then those a row on, ...
+    sum(r0, a[d0, r0] * p[d1 / 16, r0, d1 % 16])     16 neighbours, then the next, ...
 
 The copy is a kernel of its own, and is made once and for all where it depends on weights alone.
 (Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008, pack at each call.)
@@ -9,7 +9,7 @@ The copy is a kernel of its own, and is made once and for all where it depends o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -42,14 +42,6 @@ def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool)
         return Packed(kernel)
     there = frozenset(name for name in kernel.reads if name in early)
     return min(_ways(kernel, there, target, strict), key=lambda way: way.seconds)
-
-
-def seconds(
-    kernels: Sequence[Chosen], early: Collection[str], target: Target, strict: bool
-) -> float:
-    """What kernels take that run one after the other, each with the panels that pay."""
-    early = {*early, *(name for kernel in kernels if kernel.free for name in kernel.names)}
-    return sum(packed(k, early, target, strict).seconds for k in kernels if not k.free)
 
 
 @lru_cache(4096)

@@ -66,11 +66,18 @@ class Level:
         """Whether the elements of a tile along `axis` are neighbours in the buffer."""
         return contiguous_along(index, axis, self.steps.get(axis, 1))
 
-    def is_row(self, load: Term, axis: Axis) -> bool:
-        """Whether what a tile along `axis` loads are neighbours, none outside the buffer."""
+    def row(self, load: Term) -> Axis | None:
+        """The dimension of a load's tile along which it loads neighbours, none outside the buffer:
+        its last, or one as long, of which its last is made in registers."""
         _, index, shape = load.attr
-        inside = all(e.range[0] >= 0 and e.range[1] < n for e, n in zip(index, shape, strict=True))
-        return inside and self.contiguous(index, axis)
+        dims = self.shape(load.axes)
+        if any(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True)):
+            return None
+        for axis in reversed(dims):
+            size = self.tiles[axis]
+            if size == self.tiles[dims[-1]] and self.contiguous(index, axis):
+                return axis if axis == dims[-1] or not size & (size - 1) else None
+        return None
 
 
 def top_level(schedule: Schedule, axes: tuple[Axis, ...], outer: tuple[Axis, ...] = ()) -> Level:

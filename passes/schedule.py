@@ -117,6 +117,25 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
                     yield _scheduled(axes, inside, vector, blocks, lanes, rows, width, programs)
             whole = {a: a.size for a in axes}
             yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
+        for across in _across(axes, root, vector) if vector and vector.size >= lanes else ():
+            if not inside and across.size >= lanes:
+                yield _turning(axes, vector, across, lanes)
+
+
+def _across(axes: tuple[Axis, ...], root: Term, vector: Axis) -> list[Axis]:
+    """Other axes along which what is loaded for a vector lies contiguous."""
+    loads = [t for t in postorder([root]) if t.op == "load" and vector in t.axes]
+    last = [e for t in loads for e in t.attr[1][-1:] if not e.coefficient(vector)]
+    return [a for a in axes if a is not vector and any(e.coefficient(a) == 1 for e in last)]
+
+
+def _turning(axes: tuple[Axis, ...], vector: Axis, across: Axis, lanes: int) -> Schedule:
+    """Squares of elements that are turned in registers, in blocks of whole cache lines."""
+    pair = (vector, across)
+    tiles = tuple((a.name, lanes if a in pair else 1) for a in axes)
+    blocks = tuple((a.name, min(a.size, 8 * lanes) if a in pair else 1) for a in axes)
+    order = tuple(a.name for a in (across, vector) if a.size > lanes)
+    return Schedule(vector.name, tiles, blocks, order, lanes)
 
 
 def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:

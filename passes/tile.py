@@ -341,10 +341,22 @@ class _Emitter:
         source = self.arguments[name]
         dims = level.shape(term.axes)
         place = _Place(index, shape, args, level)
-        if dims and level.is_row(term, dims[-1]):
-            element = ir.MemRefType(source.type).element_type
-            kind = ir.VectorType.get([level.tiles[dims[-1]]], element)
-            tile = self._rows(lambda o: vector.load(kind, source, place.at(o)), dims, level)
+        along = level.row(term)
+        if along is not None:
+            element, length = ir.MemRefType(source.type).element_type, level.tiles[along]
+            kind, last = ir.VectorType.get([length], element), dims[-1]
+            turned: dict[tuple, list[ir.Value]] = {}
+
+            def row(o: Offsets) -> ir.Value:
+                if along == last:
+                    return vector.load(kind, source, place.at(o))
+                block = {**o, along: 0}
+                if (key := tuple(block.items())) not in turned:
+                    places = (place.at({**block, last: n}) for n in range(length))
+                    turned[key] = _turned([vector.load(kind, source, at) for at in places])
+                return turned[key][o[along]]
+
+            tile = self._rows(row, dims, level)
         else:
             tile = self._gather(lambda o: memref.load(source, place.at(o)), dims, level)
         if term.dtype.kind == "bool":  # a byte in memory
@@ -559,6 +571,16 @@ def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value
     ones = [1] * len(sizes)
     offsets = [0] * (len(sizes) - 1) + [start]
     return vector.extract_strided_slice(result, value, offsets, [*sizes[:-1], size], ones)
+
+
+def _turned(rows: list[ir.Value]) -> list[ir.Value]:
+    """The columns of as many rows as each is long: in each step pairs of rows are interleaved."""
+    size, half = len(rows), len(rows) // 2
+    order = [i // 2 + i % 2 * size for i in range(2 * size)]
+    for _ in range(size.bit_length() - 1):
+        pairs = list(zip(rows[:half], rows[half:], strict=True))
+        rows = [vector.shuffle(a, b, m) for a, b in pairs for m in (order[:size], order[size:])]
+    return rows
 
 
 def _gpu_program(block: int) -> ir.Value:

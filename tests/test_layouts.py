@@ -111,7 +111,7 @@ def test_results_with_panels(name: str, precision: str) -> None:
     strict = precision == "strict" and "gelu" not in str(exe.plan) and name != "with_a_weight"
     for seed in range(2):
         if seed:  # what is not finite must come out where the formula has it
-            arrays[0].flat[:: arrays[0].size // 3] = [np.inf, -np.inf, np.nan, 1e30][: 4]
+            arrays[0].flat[:: arrays[0].size // 3] = [np.inf, -np.inf, np.nan, 1e30][:4]
         found, exact = exe(*arrays), graph.interpret(*arrays, precision="high")
         own = graph.interpret(*arrays) if strict else exact
         for x, y in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, own)), strict=True):
@@ -208,9 +208,7 @@ def run(graph: dd.Graph, module: Any, chosen: Any, arrays: list[np.ndarray]) -> 
 def test_any_order_of_any_buffer_gives_the_same() -> None:
     w, v = (dd.asarray(normal(8, 8, 3, 3, seed=i)) for i in (1, 2))
     x = normal(1, 8, 6, 5)
-    graph, module, (best,) = programs(
-        lambda x: dd.conv2d(dd.exp(dd.conv2d(x, w, padding=1)), v), x
-    )
+    graph, module, (best,) = programs(lambda x: dd.conv2d(dd.exp(dd.conv2d(x, w, padding=1)), v), x)
     exact = graph.interpret(x, precision="high")
     returned = {r for region, _ in best.chosen[-1:] for r in region.outputs}
     plain: list[tuple[Region, list[Chosen]]] = best.chosen
