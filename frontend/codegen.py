@@ -1,7 +1,8 @@
-"""From the LLVM dialect to machine code: LLVM IR, assembly (x86, PTX, AMDGPU ISA) and an object.
+"""From the LLVM dialect to machine code: LLVM IR and an object (for PTX and AMDGPU ISA, text too).
 
-    code = generate(to_llvm_ir(lowered), find_target("cpu"))
-    code.text                             # assembly
+    target = find_target("cpu")
+    code = generate(to_llvm_ir(lowered, target), target)
+    code.binary                           # the bytes of an ELF file
 
 Nothing but LLVM; no library of device functions is linked.
 """
@@ -19,29 +20,37 @@ from mlir.dialects.llvm import (
 from .passes.targets import Target
 
 
-def to_llvm_ir(module: ir.Operation) -> str:
-    """The text of the LLVM IR of a lowered module."""
+def to_llvm_ir(module: ir.Operation, target: Target) -> str:
+    """The text of the LLVM IR of a lowered module.
+
+    A CPU's says for which chip it is, so that it gives the same code wherever it is compiled.
+    """
     root = module
     for op in module.regions[0].blocks[0].operations:
         if op.operation.name == "gpu.module":
             root = op.operation
+        elif op.operation.name == "llvm.func" and not target.is_gpu:
+            op.attributes["target_cpu"] = ir.StringAttr.get(target.chip)
+            op.attributes["target_features"] = _features(target)
     return translate(root)
+
+
+def _features(target: Target) -> ir.Attribute:
+    names = ", ".join(f'"{name}"' for name in target.features.split(","))
+    return ir.Attribute.parse(f"#llvm.target_features<[{names}]>")
 
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code of a module: optimised LLVM IR, assembly text, and the object's bytes."""
+    """Machine code of a module: optimised LLVM IR, the object's bytes, and a GPU's as text."""
 
     llvm_ir: str
-    text: str
     binary: bytes
+    assembly: str = ""
 
 
-def generate(llvm_ir: str, target: Target, readable: bool = True) -> Code:
-    """Optimise LLVM IR for a target and emit it as text and as an object (for PTX, the text).
-
-    Where there is an object, text that nobody will read may be left out; the object is the same.
-    """
+def generate(llvm_ir: str, target: Target) -> Code:
+    """Optimise LLVM IR for a target and emit it as an object; for PTX that is the text."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(llvm_ir)
@@ -54,11 +63,10 @@ def generate(llvm_ir: str, target: Target, readable: bool = True) -> Code:
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     optimised = str(module)
-    # code generation changes the module, so each emission parses it anew
+    # code generation changes the module, and text that is parsed is what others compile again
+    if not target.is_gpu:
+        return Code(optimised, machine.emit_object(llvm.parse_assembly(optimised)))
+    text = machine.emit_assembly(llvm.parse_assembly(optimised))
     if target.family == "cuda":
-        text = machine.emit_assembly(llvm.parse_assembly(optimised))
-        return Code(optimised, text, text.encode())
-    binary = machine.emit_object(llvm.parse_assembly(optimised))
-    if not readable:
-        return Code("", "", binary)
-    return Code(optimised, machine.emit_assembly(llvm.parse_assembly(optimised)), binary)
+        return Code(optimised, text.encode(), text)
+    return Code(optimised, machine.emit_object(llvm.parse_assembly(optimised)), text)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from mlir import ir
 
@@ -78,11 +79,11 @@ def compile_kernels(
     """
     known = {} if known is None else known
     with module.context, ir.Location.unknown():
-        functions = [op.operation for op in module.body.operations][1:]
-        for function in functions:
-            if str(function) not in known:
-                known[str(function)] = compile_kernel(function, target, precision, clock)
-        kernels = {kernel.name: kernel for kernel in (known[str(f)] for f in functions)}
+        functions = {str(op): op.operation for op in list(module.body.operations)[1:]}
+        missing = [text for text in functions if text not in known]
+        made = _compile_all([functions[text] for text in missing], target, precision, clock)
+        known.update(zip(missing, made, strict=True))
+        kernels = {kernel.name: kernel for kernel in (known[text] for text in functions)}
         planned = _Planner(module, kernels)
         return Program(
             target=target.name,
@@ -98,13 +99,41 @@ def compile_kernels(
         )
 
 
+def _compile_all(
+    functions: Sequence[ir.Operation], target: Target, precision: str, clock: Clock
+) -> list[Kernel]:
+    """The kernels of functions. LLVM makes the code of one while the next are lowered.
+
+    It runs in one other thread: llvmlite lets no second one in, and gives Python's lock back, which
+    MLIR's passes hold.
+    """
+    llvm = ThreadPoolExecutor(1, "llvm")
+    try:
+        lowered = (_lowered_kernel(function, target, precision, clock) for function in functions)
+        waiting = [llvm.submit(_with_code, kernel, target) for kernel in lowered]
+        kernels = [one.result() for one in waiting]
+    finally:
+        llvm.shutdown(cancel_futures=True)
+    clock.mark("generate")
+    return kernels
+
+
 def compile_kernel(
     function: ir.Operation, target: Target, precision: str, clock: Clock, readable: bool = True
 ) -> Kernel:
     """One kernel function: tile program, LLVM dialect, LLVM IR, machine code.
 
-    Unless it is to be `readable`, the stages in between and the assembly are left out.
+    Unless it is to be `readable`, the stages in between are left out.
     """
+    kernel = _with_code(_lowered_kernel(function, target, precision, clock, readable), target)
+    clock.mark("generate")
+    return kernel if readable else replace(kernel, llvm_ir="")
+
+
+def _lowered_kernel(
+    function: ir.Operation, target: Target, precision: str, clock: Clock, readable: bool = True
+) -> Kernel:
+    """A kernel function down to LLVM IR: the Kernel without its code."""
     kernel = read_kernel(function)
     stages = {"dodeca": str(function)}
     tiled = tile(function, target, precision)
@@ -115,10 +144,8 @@ def compile_kernel(
     lower(tiled.operation, target)
     if readable:
         stages["llvm"] = str(tiled)
-    llvm_ir = to_llvm_ir(tiled.operation)
+    llvm_ir = to_llvm_ir(tiled.operation, target)
     clock.mark("lower")
-    code = generate(llvm_ir, target, readable)
-    clock.mark("generate")
     kinds = [*kernel.inputs, *kernel.outputs]
     return Kernel(
         name=kernel.name,
@@ -129,10 +156,15 @@ def compile_kernel(
         outputs=len(kernel.outputs),
         fused=operations_in_words(kernel.term, kernel.axes),
         stages=stages,
-        llvm_ir=code.llvm_ir,
-        text=code.text,
-        binary=code.binary,
+        llvm_ir=llvm_ir,
+        binary=b"",
     )
+
+
+def _with_code(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel with the machine code of its LLVM IR."""
+    code = generate(kernel.llvm_ir, target)
+    return replace(kernel, llvm_ir=code.llvm_ir, binary=code.binary, assembly=code.assembly)
 
 
 def lower(module: ir.Operation, target: Target) -> None:

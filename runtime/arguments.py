@@ -148,10 +148,14 @@ def _copies(arrays: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
 
 def new_array(buffer: Buffer, small: int = 0) -> np.ndarray:
     """An uninitialised array for a buffer; with at least `small` bytes, at a multiple of 64."""
-    dtype = DTYPES[buffer.dtype].numpy
     if buffer.bytes < small:
-        return np.empty(buffer.shape, dtype)
-    return aligned(buffer.bytes).view(dtype).reshape(buffer.shape)
+        return np.empty(buffer.shape, DTYPES[buffer.dtype].numpy)
+    return on_memory(aligned(buffer.bytes), buffer)
+
+
+def on_memory(memory: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """Bytes as an array for a buffer."""
+    return memory.view(DTYPES[buffer.dtype].numpy).reshape(buffer.shape)
 
 
 def take_outputs(program: Program, out: Any) -> list[np.ndarray] | None:

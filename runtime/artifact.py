@@ -96,7 +96,10 @@ def _files(exe: Executable, inside: bool) -> dict[str, Bytes]:
         "data": sorted(data),
     }
     files: dict[str, Bytes] = {MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()}
-    slim = {k: replace(kernel, binary=b"") for k, kernel in program.kernels.items()}
+    slim = {  # with texts that can be read without LLVM
+        key: replace(kernel, binary=b"", assembly=kernel.text)
+        for key, kernel in program.kernels.items()
+    }
     encoded = serial.encode(replace(program, kernels=slim) if on_cpu else program)
     files.update({PROGRAM + name: blob for name, blob in encoded.items()})
     if code is not None:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..dialect.dtypes import DTYPES
 from ..dialect.errors import ArgumentError
-from .driver import available_cores, native, pool
+from .arguments import new_array
+from .driver import available_cores, native, run_launches
 from .environment import flag
 from .memory import PAGE, Layout, aligned, plan_memory, waits
 from .program import Buffer, Kernel, Launch, Program
@@ -112,7 +112,7 @@ class CpuRunner:
         self.threads = threads
         self._frames: list[Frame] = []
         prepared = {
-            index: aligned(buffer.bytes).view(DTYPES[buffer.dtype].numpy).reshape(buffer.shape)
+            index: new_array(buffer)
             for index, buffer in enumerate(program.buffers)
             if buffer.role == "prepared" and index not in weights
         }
@@ -131,12 +131,8 @@ class CpuRunner:
 
     def _launch(self, table: Table, frame: Frame) -> None:
         threads = min(self.threads, table.widest)
-        if threads > 1:
-            team = pool(threads)
-            with team.lock:
-                team.run(table.address, table.count, frame.address)
-        elif threads == 1:
-            native().alone(table.address, table.count, frame.address)
+        if threads:
+            run_launches(threads, table.address, table.count, frame.address)
 
     def run(self, arrays: Mapping[int, np.ndarray]) -> None:
         """Run the plan on arrays for inputs and outputs: row-major, aligned, not overlapping."""

@@ -1,10 +1,12 @@
 """The native side of a CPU call in this process: the driver's entry points, and teams of threads.
 
-    with pool(2).lock:
-        pool(2).run(launches, count, buffers)       # addresses, and the number of launches
+    run_launches(2, launches, count, buffers)       # threads, addresses, and the number of launches
 
 The driver (`driver_ir.py`) is compiled for this process, or comes with a saved executable:
 whichever is first serves all. A team's threads stay for the next call.
+
+Calls at the same time, from several Python threads, divide the cores between them, and each has a
+team of its own: were they to wait for one team, its threads would find their cores taken.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +72,10 @@ def install(entry: Callable[[str], int]) -> None:
 
 
 class Pool:
-    """A team of threads, the caller among them. `lock` is held for the length of a call."""
+    """A team of threads, the caller among them, for one call at a time."""
 
     def __init__(self, threads: int):
         self.threads = threads
-        self.lock = threading.Lock()
         self._memory = aligned(LINE * (2 + threads), LINE)
         self._memory[:] = 0
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # the workers' for good
@@ -97,27 +98,51 @@ class Pool:
             raise Error(f"could not start thread {thread} of {self.threads}: {os.strerror(code)}")
 
     def run(self, launches: int, count: int, buffers: int) -> None:
-        """Run a table of launches at an address; only while `lock` is held."""
+        """Run a table of launches at an address."""
         native().together(self.address, launches, count, buffers)
 
 
-_pools: dict[int, Pool] = {}
-_starting = threading.Lock()
+_idle: dict[int, list[Pool]] = {}  # the teams that no call has, by their size
+_parts: dict[int, int] = {}  # the threads of each call that runs, by the Python thread that made it
+_sharing = threading.Lock()
 
 
-def pool(threads: int) -> Pool:
-    """The process's team of that many threads, started on first use."""
-    with _starting:
-        if threads not in _pools:
-            _pools[threads] = Pool(threads)
-        return _pools[threads]
+def run_launches(threads: int, launches: int, count: int, buffers: int) -> None:
+    """Run a table of launches, with so many threads if no other call runs meanwhile."""
+    caller, team = threading.get_ident(), None
+    try:
+        with _sharing:
+            others = [part for one, part in _parts.items() if one != caller]
+            part = _parts[caller] = part_of(threads, others) if others else threads
+            idle = _idle.setdefault(part, [])
+            team = idle.pop() if idle else None
+        if part == 1:
+            native().alone(launches, count, buffers)
+        else:
+            team = team or Pool(part)
+            team.run(launches, count, buffers)
+    finally:
+        _parts.pop(caller, None)
+        if team is not None:
+            _idle[team.threads].append(team)
+
+
+def part_of(threads: int, others: Sequence[int]) -> int:
+    """How many of its threads a call gets while others run: cores that they leave, or a fair part.
+
+    >>> part_of(8, [8]), part_of(8, [1])        # on 8 cores
+    (4, 7)
+    """
+    left = max(threads, available_cores()) - sum(others)
+    return min(threads, max(left, threads // (len(others) + 1), 1))
 
 
 def _forget_pools() -> None:
     """A forked child has none of its parent's threads, and locks as some thread left them."""
-    global _starting, _making
-    _pools.clear()
-    _starting, _making = threading.Lock(), threading.RLock()
+    global _sharing, _making
+    _idle.clear()
+    _parts.clear()
+    _sharing, _making = threading.Lock(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_pools)

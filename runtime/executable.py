@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..dialect.errors import ArgumentError
-from .arguments import new_array, take_inputs, take_outputs, take_weights
+from .arguments import new_array, on_memory, take_inputs, take_outputs, take_weights
 from .cpu import Code, CpuRunner, read_by_calls, thread_count
 from .cpu_features import CpuNeeds
 from .device import no_launch
-from .memory import plan_memory
+from .memory import HUGE, Lender, plan_memory
 from .profile import Profile, profiled
 from .program import Buffer, Kernel, Program
 
@@ -81,6 +81,8 @@ class Executable:
             for index in program.outputs
             if index not in inside and program.buffers[index].role != "prepared"
         }
+        sizes = {index: program.buffers[index].bytes for index in self._fresh}
+        self._lenders = {index: Lender(size) for index, size in sizes.items() if size >= HUGE}
 
     @property
     def resident(self) -> dict[int, np.ndarray]:
@@ -136,8 +138,8 @@ class Executable:
         mark = {"llvm_ir": ";", "text": "#" if self.target == "cpu" else "//"}.get(stage, "//")
         parts = []
         for kernel in self.kernels:
-            plain = {"llvm_ir": kernel.llvm_ir, "text": kernel.text}
-            text = plain.get(stage, kernel.stages.get(stage, ""))
+            plain = stage in ("llvm_ir", "text")
+            text = getattr(kernel, stage) if plain else kernel.stages.get(stage, "")
             parts.append(f"{mark} kernel {kernel.name}\n{text.rstrip()}\n")
         return "\n".join(parts)
 
@@ -202,7 +204,7 @@ class Executable:
             raise ArgumentError(text)
         values = take_inputs(self.program, arrays)
         for index in self._fresh:
-            values[index] = new_array(self.program.buffers[index], _SMALL)
+            values[index] = self._new(index)
         measured = self._runner.profile(values, repeats)
         values.update(self._runner.resident)
         result = self._result([values[index].copy() for index in self.program.outputs])
@@ -224,8 +226,8 @@ class Executable:
             if index in self._fresh and index not in values:
                 values[index] = self._place(index, targets[position] if targets else None, inputs)
         self._runner.run(values)
-        values.update(self._runner.resident)
-        found = [values[index] for index in program.outputs]
+        kept = self._weights
+        found = [values[i] if i in values else kept[i] for i in program.outputs]
         if targets is not None:
             _copy_into(targets, found)
             return self._result(targets)
@@ -242,7 +244,12 @@ class Executable:
             if fits and not any(np.may_share_memory(target, other) for other in others):
                 others.append(target)
                 return target
-        return new_array(self.program.buffers[index], _SMALL)
+        return self._new(index)
+
+    def _new(self, index: int) -> np.ndarray:
+        """An array for an output, on memory that nobody else has."""
+        buffer, lender = self.program.buffers[index], self._lenders.get(index)
+        return new_array(buffer, _SMALL) if lender is None else on_memory(lender.lend(), buffer)
 
     def _result(self, results: list[np.ndarray]) -> Any:
         if self.unflatten is not None:

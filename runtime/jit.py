@@ -31,6 +31,7 @@ def host_machine(jit: bool = False) -> llvm.TargetMachine:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
         reloc="default" if jit else "pic",
         codemodel="jitdefault" if jit else "default",
         jit=jit,
@@ -52,6 +53,11 @@ def compile_for_host(module: llvm.ModuleRef, name: str, optimise: bool = True) -
         builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
         builder.getModulePassManager().run(module, builder)
     return machine.emit_object(module)
+
+
+def assembly_for_host(llvm_ir: str) -> str:
+    """The assembly of LLVM IR that is optimised already and says what chip it is for."""
+    return host_machine().emit_assembly(llvm.parse_assembly(llvm_ir))
 
 
 def compile_text(text: str, name: str) -> bytes:

@@ -243,7 +243,7 @@ class _Examination(ABC):
                 (built,) = self.build([Candidate(task, task.anchor, math.inf)])
                 kept = f"{built.status}: {built.message}"
                 if built.kernel:  # its texts may be large, and nobody reads them
-                    kept = replace(built.kernel, stages={}, llvm_ir="", text="")
+                    kept = replace(built.kernel, stages={}, llvm_ir="")
             self._anchors[task.key] = kept
         return self._anchors[task.key]
 

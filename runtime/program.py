@@ -7,6 +7,7 @@ Program(target="cpu", kernels={"k0": Kernel(...)}, buffers=(Buffer(...), ...),
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..dialect import DTYPES
@@ -55,9 +56,18 @@ class Kernel:
     fused: tuple[str, ...]  # the operations that it does, in words
     stages: dict[str, str]  # MLIR text: "dodeca", "tile", "llvm"
     llvm_ir: str  # optimised
-    text: str  # assembly, PTX or ISA
     binary: bytes  # an object file; for PTX the text itself
+    assembly: str = ""  # PTX or ISA; a CPU's where it was written already, as in a file
     resources: dict[str, Any] = field(default_factory=dict)  # registers, spills, shared bytes
+
+    @cached_property
+    def text(self) -> str:
+        """Assembly, PTX or ISA. A CPU's is written when it is asked for: few ever read it."""
+        if self.assembly or not self.llvm_ir:
+            return self.assembly
+        from .jit import assembly_for_host  # and with it LLVM
+
+        return assembly_for_host(self.llvm_ir)
 
     @property
     def blocks(self) -> int:

@@ -76,7 +76,7 @@ def _kernel_row(kernel: Kernel, blobs: _Blobs) -> dict[str, Any]:
         "fused": list(kernel.fused),
         "stages": {stage: blobs.add(text) for stage, text in kernel.stages.items()},
         "llvm_ir": blobs.add(kernel.llvm_ir),
-        "text": blobs.add(kernel.text),
+        "text": blobs.add(kernel.assembly),
         "binary": blobs.add(kernel.binary),
         "resources": plain(kernel.resources),
     }
@@ -148,7 +148,7 @@ def _kernel(value: Any, where: str, target: str, files: Mapping[str, bytes]) -> 
             row["stages"], f"{where}.stages", lambda one, at: _blob_text(one, at, files)
         ),
         llvm_ir=_blob_text(row["llvm_ir"], f"{where}.llvm_ir", files),
-        text=_blob_text(row["text"], f"{where}.text", files),
+        assembly=_blob_text(row["text"], f"{where}.text", files),
         binary=_blob(row["binary"], f"{where}.binary", files),
         resources=_facts(row["resources"], f"{where}.resources"),
     )

@@ -481,7 +481,7 @@ class Space:
         level = Levels(schedule, self.axes)[()]
         loads = [t for t in postorder([self.plain]) if t.op == "load"]
         crossing = [t for t in loads if vector in t.axes]
-        along = [t for t in crossing if vector and level.is_row(t, vector)]
+        along = [t for t in crossing if vector and level.row(t) == vector]
         count = max(1, len(loads))
         return [
             math.log2(schedule.tile(vector) if vector else 1),

@@ -317,7 +317,6 @@ def _tiny_kernel(name: str, arguments: str, body: str, grid: int, outputs: int) 
         fused=(),
         stages={},
         llvm_ir=text,
-        text="",
         binary=compile_for_host(llvm.parse_assembly(text), name, optimise=False),
     )
 

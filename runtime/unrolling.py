@@ -95,7 +95,7 @@ def _instructions(x: Term, level: Level, target: Target) -> float:
         return 0.0
     if x.op == "load":
         wide = level.shape(x.axes)
-        along = bool(wide) and level.is_row(x, wide[-1])
+        along = bool(wide) and level.row(x) is not None
         return _moved(x.dtype.bits, x.axes, level, target, along) * (2 if x.children else 1)
     if x.op == "table":
         return 2 * _moved(x.dtype.bits, x.axes, level, target, False)

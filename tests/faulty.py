@@ -106,7 +106,6 @@ out:
         fused=("add",),
         stages={},
         llvm_ir=text,
-        text="",
         binary=compile_for_host(llvm.parse_assembly(text), "plus_one"),
     )
 

@@ -125,7 +125,7 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"""
         code = text.replace("VALUE", str(value))
         binary = compile_for_host(llvm.parse_assembly(code), "ones")
         kinds = (((1,), "int8"), ((8,), dtype))
-        return Kernel("ones", "cpu", 1, 1, kinds, 1, (), {}, code, "", binary)
+        return Kernel("ones", "cpu", 1, 1, kinds, 1, (), {}, code, binary)
 
     def said(skipped, value=1):
         expected = np.ones(2, dtype)

@@ -2,17 +2,22 @@
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import dodeca as dd
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from dodeca import pipeline
 from dodeca.codegen import generate, to_llvm_ir
 from dodeca.dialect import context, evaluate, verify
+from dodeca.dialect.errors import CompileError
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.targets import TARGETS, find_target
 from dodeca.pipeline import compile_module, lower
+from dodeca.runtime import jit
 from dodeca.runtime.code_object import read_amdgpu_metadata
 from dodeca.runtime.executable import Executable
 from dodeca.runtime.program import Kernel
@@ -109,7 +114,9 @@ def test_every_stage_parses_verifies_and_can_be_entered(name: str) -> None:
             tiled = ir.Module.parse(kernel.stages["tile"])
             build_pipeline("dodeca-lower", context()).run(tiled)
             assert str(tiled) == kernel.stages["llvm"]
-            assert generate(to_llvm_ir(tiled.operation), find_target("cpu")).text == (kernel.text)
+            target = find_target("cpu")
+            code = generate(to_llvm_ir(tiled.operation, target), target)
+            assert (code.llvm_ir, code.binary) == (kernel.llvm_ir, kernel.binary)
 
 
 def test_a_tile_program_of_the_text_is_that_of_the_pipeline() -> None:
@@ -121,6 +128,39 @@ def test_a_tile_program_of_the_text_is_that_of_the_pipeline() -> None:
     for kernel in compiled.kernels.values():
         body = kernel.stages["tile"].split("{", 1)[1].rsplit("}", 1)[0].strip()
         assert body in bodies
+
+
+def test_assembly_is_written_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    emit = jit.assembly_for_host
+    monkeypatch.setattr(jit, "assembly_for_host", lambda text: asked.append(text) or emit(text))
+    compiled = compile_module(PROGRAMS["attention"].graph().module)
+    exe = Executable(compiled, {})
+    assert not asked
+    for kernel in compiled.kernels.values():
+        assert f"{kernel.name}:" in kernel.text and kernel.text in exe.ir("text")
+    assert asked == [kernel.llvm_ir for kernel in compiled.kernels.values()]
+
+
+def test_llvm_ir_says_for_which_chip_it_is() -> None:
+    """It gives the same code where LLVM is told of no chip, or of another."""
+    plain = llvm.Target.from_triple(find_target("cpu").triple).create_target_machine(
+        opt=3, reloc="pic", codemodel="default"
+    )
+    for kernel in compile_module(PROGRAMS["attention"].graph().module).kernels.values():
+        assert plain.emit_object(llvm.parse_assembly(kernel.llvm_ir)) == kernel.binary
+
+
+def test_a_kernel_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code is made in another thread: its error comes out, and the thread ends."""
+
+    def fail(*_: object) -> None:
+        raise CompileError("no code today")
+
+    monkeypatch.setattr(pipeline, "generate", fail)
+    with pytest.raises(CompileError, match="no code today"):
+        compile_module(PROGRAMS["gelu_mlp"].graph().module)
+    assert not [one for one in threading.enumerate() if one.name.startswith("llvm")]
 
 
 def test_compiling_is_deterministic() -> None:
@@ -183,9 +223,10 @@ def _mutated(kernel: Kernel, before: str, after: str) -> Kernel:
         return kernel
     with context(), ir.Location.unknown():
         module = ir.Module.parse(kernel.stages["tile"].replace(before, after))
-        lower(module.operation, find_target("cpu"))
-        code = generate(to_llvm_ir(module.operation), find_target("cpu"))
-    return replace(kernel, binary=code.binary, text=code.text, llvm_ir=code.llvm_ir)
+        target = find_target("cpu")
+        lower(module.operation, target)
+        code = generate(to_llvm_ir(module.operation, target), target)
+    return replace(kernel, binary=code.binary, llvm_ir=code.llvm_ir)
 
 
 def test_an_index_that_may_be_negative_is_divided_towards_minus_infinity() -> None:

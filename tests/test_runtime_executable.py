@@ -64,7 +64,7 @@ def kernel(name, text, grid, arguments, outputs=1, **more):
         fused=(name,),
         stages={"tile": f"tile of {name}", "llvm": f"llvm of {name}"},
         llvm_ir=text,
-        text=f"assembly of {name}",
+        assembly=f"assembly of {name}",
         binary=compile_for_host(llvm.parse_assembly(text), name),
         **more,
     )
@@ -516,10 +516,9 @@ def test_an_interrupt_leaves_the_threads_usable():
 def test_a_process_may_end_while_threads_spin(tmp_path):
     script = """
 import numpy as np
-from dodeca.runtime.driver import native, pool
+from dodeca.runtime.driver import run_launches
 for threads in (2, 3):
-    with pool(threads).lock:
-        pool(threads).run(0, 0, 0)
+    run_launches(threads, 0, 0, 0)
 """
     for _ in range(3):
         ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

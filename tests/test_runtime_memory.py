@@ -51,7 +51,7 @@ def test_aligned_memory():
 
 def kernel(grid, arguments, outputs):
     types = (((1,), "float32"),) * arguments
-    return Kernel("k", "cpu", grid, 1, types, outputs, (), {}, "", "", b"")
+    return Kernel("k", "cpu", grid, 1, types, outputs, (), {}, "", b"")
 
 
 def waits_of(*launches, offsets=None):

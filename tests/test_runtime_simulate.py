@@ -133,7 +133,7 @@ def executable(target, text, grid=1000, block=128, size=1000, **more):
     """x -> scratch -> y, by the same kernel twice."""
     text = text.replace("SIZE", str(size))
     arguments = ((((1000,), "float32")),) * 2
-    kernel = Kernel("k", target, grid, block, arguments, 1, ("test",), {}, text, "isa", b"isa")
+    kernel = Kernel("k", target, grid, block, arguments, 1, ("test",), {}, text, b"isa", "isa")
     roles = ("input", "scratch", "output")
     buffers = tuple(Buffer((1000,), "float32", role, role) for role in roles)
     plan = (Launch("k", (0, 1)), Launch("k", (1, 2)))
@@ -161,7 +161,7 @@ def test_the_result_is_that_of_a_call():
 
 def test_prepared_buffers_and_zero_grids():
     kernel = executable("cuda:sm_80", NVPTX).kernels[0]
-    none = Kernel("none", "cuda:sm_80", 0, 128, (((0,), "float32"),), 1, (), {}, "not IR", "", b"")
+    none = Kernel("none", "cuda:sm_80", 0, 128, (((0,), "float32"),), 1, (), {}, "not IR", b"")
     buffers = (
         Buffer((1000,), "float32", "weight"),
         Buffer((1000,), "float32", "prepared"),
