@@ -119,7 +119,7 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
             yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
         for across in _across(axes, root, vector) if vector and vector.size >= lanes else ():
             if not inside and across.size >= lanes:
-                yield _turning(axes, vector, across, lanes)
+                yield _turning(axes, vector, across, lanes, programs)
 
 
 def _across(axes: tuple[Axis, ...], root: Term, vector: Axis) -> list[Axis]:
@@ -129,13 +129,23 @@ def _across(axes: tuple[Axis, ...], root: Term, vector: Axis) -> list[Axis]:
     return [a for a in axes if a is not vector and any(e.coefficient(a) == 1 for e in last)]
 
 
-def _turning(axes: tuple[Axis, ...], vector: Axis, across: Axis, lanes: int) -> Schedule:
+def _turning(
+    axes: tuple[Axis, ...], vector: Axis, across: Axis, lanes: int, programs: int
+) -> Schedule:
     """Squares of elements that are turned in registers, in blocks of whole cache lines."""
-    pair = (vector, across)
-    tiles = tuple((a.name, lanes if a in pair else 1) for a in axes)
-    blocks = tuple((a.name, min(a.size, 8 * lanes) if a in pair else 1) for a in axes)
-    order = tuple(a.name for a in (across, vector) if a.size > lanes)
-    return Schedule(vector.name, tiles, blocks, order, lanes)
+    pair = (across, vector)
+    tiles = {a: lanes if a in pair else 1 for a in axes}
+    blocks = {a: min(a.size, 8 * lanes) if a in pair else 1 for a in axes}
+    if programs == 1:
+        blocks = {a: a.size for a in axes}
+    order = [*(a for a in axes if a not in pair), *pair]
+    return Schedule(
+        vector.name,
+        tuple((a.name, tiles[a]) for a in axes),
+        tuple((a.name, blocks[a]) for a in axes),
+        tuple(a.name for a in order if blocks[a] > tiles[a]),
+        lanes,
+    )
 
 
 def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
