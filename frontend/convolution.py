@@ -16,7 +16,7 @@ from .arithmetic import binary, unary
 from .creation import ones
 from .dialect.errors import ShapeError
 from .maps import Expr, dims, floordiv, view
-from .movement import along, pad
+from .movement import along, pad, reshape
 from .promotion import as_tensor, floating, promote, widen
 from .reductions import fold
 from .shapes import number, show
@@ -99,7 +99,9 @@ def conv2d(
     source = windows.padded(widen(given), 0)
     read = view([source], [[n, channel, *windows.places((row, column), (i, j))]], shape)
     weights = view([widen(kernel)], [[o, c, i, j]], shape)
-    total = fold("sum_reduce", binary("mul", read, weights), (4, 5, 6))
+    several = tuple(axis for axis in (4, 5, 6) if shape[axis] != 1)
+    total = fold("sum_reduce", binary("mul", read, weights), several)
+    total = reshape(total, shape[:4])
     if bias is not None:
         _, offset = promote("conv2d", given, bias)
         if offset.shape != (outputs,):

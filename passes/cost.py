@@ -31,6 +31,7 @@ INSTRUCTIONS = {
 }  # fmt: skip
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 VECTOR_LOAD = 0.6
+ODD_LOAD = 4.0  # a vector whose length is no power of two, in pieces
 BROADCAST_LOAD = 0.6
 SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
@@ -254,7 +255,8 @@ class _Counter:
         row = level.row(term)
         if row is not None:
             vectors = self._vectors(max(8, term.dtype.bits), term.axes, level)
-            price = VECTOR_LOAD + (0.0 if row == wide[-1] else TURN * (length.bit_length() - 1))
+            price = VECTOR_LOAD if not length & (length - 1) else ODD_LOAD
+            price += 0.0 if row == wide[-1] else TURN * (length.bit_length() - 1)
             self._count(level, vectors * price + rows * self._apart(term, level))
             shared = any(tile > 1 and a not in term.axes for a, tile in level.tiles.items())
             if "registers" in level.data and shared:  # what the loads of a loop take

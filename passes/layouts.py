@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from mlir import ir
 
@@ -81,10 +82,9 @@ class Layouts:
 
     def _packed(self, n: int, kernel: Chosen, change: dict[Buffer, Order]) -> Packed:
         orders = {**self.orders, **change}
-        found = {name: orders.get(self._buffer(n, name)) for name in [*kernel.reads, *kernel.names]}
-        moved = _moved(
-            kernel, {name: o for name, o in found.items() if o}, self.target, self.strict
-        )
+        buffers = {name: self._buffer(n, name) for name in [*kernel.reads, *kernel.names]}
+        found = tuple((name, orders[b]) for name, b in buffers.items() if b in orders)
+        moved = _moved(kernel, found, self.target, self.strict)
         return packed(moved, self._early(n), self.target, self.strict)
 
     def _early(self, n: int) -> frozenset[str]:
@@ -143,8 +143,12 @@ def _seconds(kernels: Sequence[Chosen]) -> float:
     return sum(kernel.seconds for kernel in kernels if not kernel.free)
 
 
-def _moved(kernel: Chosen, orders: dict[str, Order], target: Target, strict: bool) -> Chosen:
+@lru_cache(4096)
+def _moved(
+    kernel: Chosen, moves: tuple[tuple[str, Order], ...], target: Target, strict: bool
+) -> Chosen:
     """A kernel that reads and stores buffers of these orders, with its best schedule."""
+    orders = dict(moves)
     if not orders:
         return kernel
 

@@ -21,7 +21,7 @@ from .schedule import schedules
 from .targets import Target
 from .terms import Term
 
-WIDTHS = (2, 8)  # vectors side by side in a panel
+WIDTHS = (2, 4, 8)  # vectors side by side in a panel
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,14 @@ def _ways(
 def _packable(
     root: Term, axes: tuple[Axis, ...], vector: Axis, early: Collection[str]
 ) -> Iterator[tuple[Term, list[Axis]]]:
-    """The loads along `vector` inside sums that serve other axes too, or are there early; and the
-    axes of the loops around each, the innermost last."""
+    """The loads along `vector` inside sums that are read more than once, or are there early; and
+    the axes of the loops around each, the innermost last."""
     for around, x in standing(root):
         folded = [fold.attr for fold in around if fold.attr in x.axes]
         if x.op != "load" or x.children or vector not in x.axes or not folded:
             continue
-        if x.attr[0] in early or any(a not in x.axes for a in axes if a.size > 1):
+        every = (*axes, *(fold.attr for fold in around))
+        if x.attr[0] in early or any(a not in x.axes for a in every if a.size > 1):
             yield x, folded
 
 

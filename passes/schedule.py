@@ -199,6 +199,9 @@ def _scheduled(
     if lanes > 1:  # rows first: what the vector axis indexes stays near while they go by
         key = (lambda a: (a not in pair, a is vector)) if inside else (lambda a: a is not vector)
         _grow_blocks(sorted(axes[::-1], key=key), cut, programs)
+        for a in axes:  # as many blocks, of nearly one size
+            even = -(-a.size // max(1, -(-a.size // cut[a])))
+            cut[a] = min(cut[a], -(-even // tiles[a]) * tiles[a])
     serial = [a for a in axes if cut[a] > tiles[a]]
     if vector is not None and any(vector not in t.axes for t in inside):
         serial.sort(key=lambda a: a is vector)  # what does not depend on it comes before its loop

@@ -138,7 +138,7 @@ def _moved_by_hand(name: str, order: tuple[int, ...], size: int) -> Chosen:
     i, j = Axis("d0", size), Axis("d1", 2 * size)
     term = load("x", j, i) * load("t", i, j)
     kernel = Chosen("y", (i, j), term, cost.cheapest(term, (i, j), CPU)[1], 1.0, False)
-    return layouts._moved(kernel, {name: order}, CPU, False)
+    return layouts._moved(kernel, ((name, order),), CPU, False)
 
 
 def test_a_moved_kernel_reads_and_stores_in_the_other_order() -> None:
