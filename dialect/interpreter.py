@@ -108,18 +108,8 @@ class Interpreter:
         if name == "bitcast":
             exact = operands[0].astype(source.numpy).view(result.dtype.numpy)
             return exact.astype(self.kind(result.dtype))
-        row = PRIMITIVES[name]
-        meaning = row.meaning
-        assert meaning is not None
-        rounds = source.is_float and not self.high
-        narrow = rounds and source.bits == 16
-        wide = [x.astype(np.float32) for x in operands] if narrow else operands
-        if row.form == "reduce":
-            if name == "sum_reduce" and rounds:
-                meaning = _sum_in_order
-            wide.append(ops.read_axis(op))
-        value = meaning(*wide)
-        return value if row.gives_bool else np.asarray(value).astype(self.kind(result.dtype))
+        axis = [ops.read_axis(op)] if PRIMITIVES[name].form == "reduce" else []
+        return primitive(name, source, operands, *axis, high=self.high)
 
     def _contiguous(self, op: ir.Operation, operands: list[Any], result: TensorType) -> Array:
         view, roles = ops.read_view(op)
@@ -139,6 +129,18 @@ class Interpreter:
         for i in reversed(range(len(sources))):
             value = _read(sources[i], view, i, dims, symbols, value)
         return np.broadcast_to(value, shape)
+
+
+def primitive(
+    name: str, kind: DType, operands: Sequence[Any], *axis: int, high: bool = False
+) -> Array:
+    """A primitive that is no view, of operands of this dtype."""
+    row, rounds = PRIMITIVES[name], kind.is_float and not high
+    meaning = _sum_in_order if name == "sum_reduce" and rounds else row.meaning
+    assert meaning is not None
+    narrow = rounds and kind.bits == 16
+    value = meaning(*(x.astype(np.float32) if narrow else x for x in operands), *axis)
+    return value if row.gives_bool else np.asarray(value).astype(kind.wide if high else kind.numpy)
 
 
 def _read(source: Array, view: View, i: int, dims: list, symbols: list, otherwise: Any) -> Array:

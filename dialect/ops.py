@@ -165,21 +165,19 @@ def check_view(view: View, operands: ViewOperands, result: TensorType) -> None:
     for label, count, limit in given:
         if count > limit:
             raise ShapeError(f"contiguous: takes at most {limit} {label}, got {count}")
-    _check_count(len(sources), "sources", len(view.maps), "maps")
-    _check_count(len(indices), "indices", len(view.index_maps), "index maps")
-    if view.domains:
-        _check_count(len(sources), "sources", len(view.domains), "domains")
+    pairs = [(sources, "sources", view.maps, "maps")]
+    pairs += [(indices, "indices", view.index_maps, "index maps")]
+    pairs += [(sources, "sources", view.domains, "domains")] if view.domains else []
+    for found, label, maps, kind in pairs:
+        if len(found) != len(maps):
+            raise ShapeError(f"contiguous: {len(found)} {label}, but {len(maps)} {kind}")
     symbols = len(indices) + len(operands.extents)
     for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
         _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
         if source.dtype != result.dtype:
             raise DtypeError(f"contiguous: source {i} is {source.dtype}, the result {result.dtype}")
-    for i, domain in enumerate(view.domains):
-        if (domain.n_dims, domain.n_symbols) != (result.rank, symbols):
-            raise ShapeError(
-                f"contiguous: domain {i} has {domain.n_dims} dimensions and {domain.n_symbols} "
-                f"symbols, expected {result.rank} and {symbols}"
-            )
+    for i, domain in enumerate(view.domains):  # of any number of results
+        _check_map(f"domain {i}", domain, result.rank, symbols, len(domain.results))
     ranges = [(0, UNBOUNDED[1] if size is None else size - 1) for size in result.shape]
     for i, (index, affine) in enumerate(zip(indices, view.index_maps, strict=True)):
         if index.dtype.is_float:
@@ -194,11 +192,6 @@ def _check_extents(name: str, result: TensorType, extents: int) -> None:
         raise ShapeError(
             f"{name}: {result} has {dynamic} dynamic sizes, but {extents} extents are given"
         )
-
-
-def _check_count(operands: int, label: str, maps: int, kind: str) -> None:
-    if operands != maps:
-        raise ShapeError(f"contiguous: {operands} {label}, but {maps} {kind}")
 
 
 def _check_map(label: str, affine: ir.AffineMap, dims: int, symbols: int, results: int) -> None:

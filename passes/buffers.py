@@ -16,12 +16,10 @@ from ..dialect import DType
 from . import terms
 from .cost import INSTRUCTIONS
 from .decompose import axis_order
-from .egraph import ENode, Saturated
+from .egraph import BINDERS, ENode, Saturated
 from .index import Axis, of_axis
-from .placement import deep_recursion
-from .terms import FOLDS
+from .terms import postorder
 
-BINDERS = (*FOLDS, "contract")
 QUICK = 3.0  # instructions of an operation that a reduction's loop does on the side
 W = TypeVar("W")
 
@@ -59,29 +57,24 @@ def derived_candidates(
     found: dict[str, Candidate] = {}
     seen: set[str] = set()
 
-    def visit(where: str) -> None:
-        if where in seen:
-            return
-        seen.add(where)
-        for node in graph.classes[where]:
-            for child in node.children:
-                visit(child)
-        nodes, over = graph.classes[where], axes[where]
-        made = any(n.op in BINDERS for n in nodes) and all(n.loaded is None for n in nodes)
-        if not made or not over or prod(a.size for a in over) > largest:
-            return
-        name, order = f"w{len(found)}", axis_order(over)
-        order = tuple(sorted(order, key=lambda a: a.name[0] == "d"))  # parts one after the other
-        dtype = dtypes[where]
-        assert dtype is not None
-        found[name] = Candidate(name, order, where, dtype, free=early[where], folds=True)
-        place, shape = tuple(map(of_axis, order)), tuple(a.size for a in order)
-        graph.classes[where].append(ENode("leaf", (), terms.load(name, place, shape, dtype)))
+    def below(where: str) -> list[str]:
+        return [child for node in graph.classes[where] for child in node.children]
 
-    with deep_recursion():
-        for name, value in values.items():
-            visit(value.where)
-            found[name] = value
+    for value in values.values():
+        for where in postorder([value.where], seen.__contains__, below):
+            seen.add(where)
+            nodes, over = graph.classes[where], axes[where]
+            made = any(n.op in BINDERS for n in nodes) and all(n.loaded is None for n in nodes)
+            if not made or not over or prod(a.size for a in over) > largest:
+                continue
+            name, order = f"w{len(found)}", axis_order(over)
+            order = tuple(sorted(order, key=lambda a: a.name[0] == "d"))  # parts one after another
+            dtype = dtypes[where]
+            assert dtype is not None
+            found[name] = Candidate(name, order, where, dtype, free=early[where], folds=True)
+            place, shape = tuple(map(of_axis, order)), tuple(a.size for a in order)
+            nodes.append(ENode("load", (), terms.load(name, place, shape, dtype)))
+        found[value.name] = value
     return found
 
 
@@ -160,7 +153,7 @@ def useful(
         for name in places.keys() & {n.loaded for n in nodes}:
             places[name].append(where)
     reads = [
-        (where, child, "load" if node.loaded else node.op)
+        (where, child, node.op)
         for where, nodes in graph.classes.items()
         for node in nodes
         for child in node.children

@@ -26,6 +26,7 @@ from .index import Axis, of_axis
 from .terms import Term, postorder
 
 Split = tuple[Axis, Axis, Axis]
+BINDERS = (*terms.FOLDS, "contract")  # the ops of nodes that bind an axis
 T = TypeVar("T")
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 
@@ -52,19 +53,15 @@ class ENode:
     @property
     def loaded(self) -> str | None:
         """The buffer that it loads an element of."""
-        template = self.template
-        return template.attr[0] if template is not None and template.op == "load" else None
+        return self.template.attr[0] if self.template is not None and self.op == "load" else None
 
     def build(self, children: Sequence[Term]) -> Term:
         """The term, given terms of the children's classes."""
-        if self.template is not None and self.op in ("leaf", "at", "const"):
-            return terms.rebuild(
-                self.template, dict(zip(self.template.children, children, strict=True))
-            )
+        if self.template is not None:
+            given = dict(zip(self.template.children, children, strict=True))
+            return terms.rebuild(self.template, given)
         if self.op == "contract":
             return terms.reduction("sum", self.attr, terms.apply("mul", *children))
-        if self.op in ("roll", "part") and len(children) == 1:
-            children = [*children, terms.constant(1, children[0].dtype)]
         kind = DTYPES[self.attr] if isinstance(self.attr, str) else children[0].dtype
         return terms.make(self.op, tuple(children), self.attr, kind)
 
@@ -147,31 +144,28 @@ def saturate(
     started = time.perf_counter()
     order = postorder([*roots, *(t for pair in equal for t in pair)])
     allowed = {rule.name for rule in rules.active(precision)} - set(without)
-    for name, make in _JOINED:
+    for name, make in JOINED:
         if name in allowed:
             made = [(t, make(t)) for t in order]
             equal = [*equal, *((t, new) for t, new in made if new is not None)]
     order = postorder([*order, *(t for pair in equal for t in pair)])
-    parts = [found for split in splits for found in _parts(order, *split)]
+    parts = [found for split in splits for found in cut_parts(order, *split)]
     order = postorder([*order, *(part for *_, part in parts)])
     number = {t: i for i, t in enumerate(order)}
     known = _known(order, number, equal, parts, early)
-    related: list[tuple[str, tuple[Axis, ...]]] = [("splits", split) for split in splits]
-    related += dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t)).keys()
-    tables = rules.rulesets(precision, frozenset(without))
-    rows = tuple(rule for rule in rules.active(precision) if rule.name in tables)
-    with _graph(rows, watch is not None) as graph:
-        for relation, axes in related:
-            graph.register(getattr(rules, relation)(*(rules.Axis(_name(a)) for a in axes)))
-        # each command keeps the text that it was parsed from
-        graph._run_program(*(c for line in known for c in graph._egraph.parse_program(line)))
+    related = dict.fromkeys(("swaps", pair) for t in order for pair in terms.swaps(t))
+    for relation, axes in [*(("splits", split) for split in splits), *related]:
+        known.append(f"({relation} {' '.join(map(_axis, axes))})")
+    rows = rules.searched(precision, without)
+    with _graph(tuple(rows.values()), watch is not None) as graph:
+        tell(graph, *known)
 
         def read() -> Saturated:
             classes, named = _read(graph, order)
             return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
 
         told = watch and partial(watch, read=read)
-        iterations, stopped, work = _run(graph, tables, budget, told)
+        iterations, stopped, work = _run(graph, list(rows), budget, told)
         found = read()
     found.report = {
         "terms": len(order),
@@ -179,8 +173,8 @@ def saturate(
         "classes": len(found.classes),
         "iterations": iterations,
         "stopped": stopped,
-        "matches": {name: w.matches for name, w in work.items() if w.matches},
-        "rule seconds": {name: w.seconds for name, w in work.items() if w.matches},
+        "matches": {name: matches for name, (matches, _) in work.items() if matches},
+        "rule seconds": {name: seconds for name, (matches, seconds) in work.items() if matches},
         "seconds": time.perf_counter() - started,
     }
     return found
@@ -203,39 +197,38 @@ def _graph(rows: tuple[rules.Rule, ...], alone: bool) -> Iterator[eg.EGraph]:
 @lru_cache(4)
 def _declared(rows: tuple[rules.Rule, ...]) -> eg.EGraph:
     graph = eg.EGraph()
-    graph.run(eg.seq(rules.declarations(), rules.analysis(), *(row.ruleset for row in rows)))
+    tell(graph, rules.declarations(), *(row.ruleset for row in rows))
     return graph
 
 
-@dataclass
-class Work:
-    """What a rule did: how often it matched, and the time it took."""
-
-    matches: int = 0
-    seconds: float = 0.0
+def tell(graph: eg.EGraph, *lines: str) -> list[Any]:
+    """What egglog answers to commands in its own words (as text, 20 times as fast)."""
+    # each command keeps the text that it was parsed from
+    return graph._run_program(*(c for line in lines for c in graph._egraph.parse_program(line)))
 
 
 def _run(
-    graph: eg.EGraph, tables: dict[str, eg.Ruleset], budget: Budget, watch: Watch | None
-) -> tuple[int, str, dict[str, Work]]:
-    """The number of iterations, why they ended, and what each rule did."""
-    work = {name: Work() for name in tables}
+    graph: eg.EGraph, names: Sequence[str], budget: Budget, watch: Watch | None
+) -> tuple[int, str, dict[str, list]]:
+    """The number of iterations, why they ended, how often each rule matched, and its seconds."""
+    work = {name: [0, 0.0] for name in names}
     started, held = time.perf_counter(), _peak()
-    facts = rules.analysis().saturate()
-    steps = [("", facts), *tables.items()] if watch else [("", eg.seq(facts, *tables.values()))]
+    facts, runs = "(saturate (run analysis))", {name: f"(run {name}_laws)" for name in names}
+    steps = {"": facts, **runs} if watch else {"": f"(seq {facts} {' '.join(runs.values())})"}
     for iteration in range(budget.iterations):
         changed = False
-        for name, step in steps:
+        for name, step in steps.items():
             before = time.perf_counter()
-            done = graph.run(step)
+            (answer,) = tell(graph, f"(run-schedule {step})")
+            done = answer.report
             passed = time.perf_counter() - before
             spent = done.search_and_apply_time_per_rule  # in whole units of one that varies
             total = sum(spent.values(), timedelta())
             for rule, matches in done.num_matches_per_rule.items():
-                row, _, number = (getattr(rule, "name", None) or "").partition(" ")
-                if number:
-                    work[row].matches += matches
-                    work[row].seconds += passed * (spent[rule] / total) if total else 0.0
+                row, _, _ = rule.partition(" ")
+                if row in work:
+                    work[row][0] += matches
+                    work[row][1] += passed * (spent[rule] / total) if total else 0.0
             changed |= done.updated
             if done.updated and watch and name:
                 watch(name, iteration)
@@ -243,7 +236,8 @@ def _run(
                 return iteration + 1, f"time budget of {budget.seconds:g} s", work
         if not changed:
             return iteration + 1, "saturated", work
-        if sum(n for _, n in graph.all_function_sizes()) > budget.nodes:
+        (answer,) = tell(graph, "(print-size)")
+        if sum(n for _, n in answer.sizes) > budget.nodes:
             return iteration + 1, f"node budget of {budget.nodes}", work
         if _peak() - held > budget.megabytes:
             return iteration + 1, f"memory budget of {budget.megabytes:g} MB", work
@@ -255,7 +249,7 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-def _parts(
+def cut_parts(
     order: list[Term], axis: Axis, outer: Axis, inner: Axis
 ) -> list[tuple[Term, Axis, Term]]:
     """The leaves that depend on an axis, and what they are where it is split."""
@@ -263,7 +257,7 @@ def _parts(
     return [(t, axis, terms.at(t, place)) for t in order if not t.args and axis in t.axes]
 
 
-_JOINED = (
+JOINED = (
     ("powers", terms.joined_power),
     ("pick", terms.picked),
     ("scatter", terms.scattered),
@@ -287,7 +281,7 @@ def _known(
     parts: Sequence[tuple[Term, Axis, Term]],
     early: Collection[str],
 ) -> list[str]:
-    """All that is known at the start, in egglog's words (as text, 20 times as fast)."""
+    """All that is known at the start, in egglog's words."""
     known = [fact for t in order for fact in _facts(t, number)]
     known += _limits()
     axes = {t.attr for t in order if t.op in terms.FOLDS}
@@ -314,7 +308,7 @@ def _limits() -> list[str]:
 def _facts(t: Term, number: dict[Term, int]) -> list[str]:
     """How a term enters the e-graph: its node, and what is known of it."""
     named = f"(named {number[t]})"
-    facts = [f"(union {named} {_encode(t, number)})"]
+    facts = [f"(union {named} {encode(t, number)})"]
     if not t.args:  # what other terms depend on follows by the analysis
         axes = " ".join(map(_axis, sorted(t.axes)))
         facts.append(f"(set (free {named}) ({'set-of' if axes else 'set-empty'} {axes}))")
@@ -323,29 +317,26 @@ def _facts(t: Term, number: dict[Term, int]) -> list[str]:
     return facts
 
 
-def _encode(t: Term, number: dict[Term, int]) -> str:
+def encode(t: Term, number: dict[Term, int]) -> str:
+    """A term's node in egglog's words, over terms that have numbers."""
     children = " ".join(f"(named {number[c]})" for c in t.children)
-    if t.op in ("load", "index", "nonneg", "table"):
-        return f'(at "{number[t]}" (vec-of {children}))' if children else f'(leaf "{number[t]}")'
-    if t.op == "const":
-        negative_zero = t.value == 0 and t.attr.startswith("-")  # egglog's 0.0 is -0.0
-        if t.dtype.is_float and abs(t.value) < float("inf") and not negative_zero:
-            return f'(real "{t.dtype.name}" {t.value!r})'
-        return f'(const "{number[t]}")'
+    finite = t.op == "const" and t.dtype.is_float and abs(t.value) < float("inf")
+    if finite and (t.value or not t.attr.startswith("-")):  # egglog's 0.0 is -0.0
+        return f'(real "{t.dtype.name}" {t.value!r})'
+    if not t.args:
+        return f'(leaf "{number[t]}" ({"vec-of" if children else "vec-empty"} {children}))'
     args = " ".join(f"(named {number[a]})" for a in t.args)
     if t.op in terms.FOLDS:
-        name = {"sum": "sum_over", "max": "max_over"}.get(t.op, t.op)
-        return f"({name} {_axis(t.attr)} {args})"
-    if t.op in ("add", "mul", "select"):
-        return f"({ {'add': 'sum_of', 'mul': 'product_of'}.get(t.op, t.op) } {args})"
+        args = f"{_axis(t.attr)} {args}"
+    if t.op in (*terms.FOLDS, "add", "mul", "select"):
+        return f"({rules.EGGLOG.get(t.op, t.op)} {args})"
     name = f"{t.op}:{t.dtype.name}" if t.op in ("cast", "bitcast") else t.op
     return f'(apply{len(t.args)} "{name}" {args})'
 
 
 # --- reading ------------------------------------------------------------------------------------
 
-_OPS = {"sum_of": "add", "product_of": "mul", "sum_over": "sum", "max_over": "max"}
-_OPS |= {"roll_one": "roll", "part_one": "part"}
+_OPS = {name: op for op, name in rules.EGGLOG.items()}
 
 
 def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dict[int, str]]:
@@ -360,7 +351,11 @@ def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], 
             made = _read_node(function, node, nodes, order)
             if made is not None:
                 classes.setdefault(node["eclass"], []).append(made)
-    while any(_drop_unread(found, classes) for found in classes.values()):
+    count = -1
+    while count != len(classes):  # nodes of operands that have no way to be computed are dropped
+        count = len(classes)
+        for found in classes.values():
+            found[:] = [n for n in found if all(c in classes for c in n.children)]
         classes = {where: found for where, found in classes.items() if found}
     for where, found in classes.items():
         found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
@@ -372,37 +367,26 @@ def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], 
     return {where: classes[where] for where in postorder(classes, children=below)}, named
 
 
-def _drop_unread(found: list[ENode], classes: dict[str, list[ENode]]) -> bool:
-    """Drop nodes of operands that have no way to be computed; whether there were any."""
-    kept = [n for n in found if all(c in classes for c in n.children)]
-    dropped = len(kept) < len(found)
-    found[:] = kept
-    return dropped
-
-
 def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENode | None:
-    children = node["children"]
-    below = tuple(nodes[c]["eclass"] for c in children)
+    """The node of a function of egglog; None for a `cut`, which computes nothing."""
+    given = [nodes[c] for c in node["children"]]
+    below = tuple(n["eclass"] for n in given if n["eclass"].startswith("Node-"))
+    op, attr = _OPS.get(function, function), None
 
-    def text(i: int) -> str:
-        return json.loads(nodes[children[i]]["op"])
+    def text(argument: dict) -> str:
+        return json.loads(argument["op"])
 
-    if function in ("leaf", "const", "at"):
-        template = order[int(text(0))]
-        data = nodes[children[1]]["children"] if function == "at" else []
-        return ENode(function, tuple(nodes[c]["eclass"] for c in data), template)
-    if function == "real":
-        return ENode("const", (), terms.constant(float(nodes[children[1]]["op"]), DTYPES[text(0)]))
-    op = _OPS.get(function, function)
-    if op in (*terms.FOLDS, "contract"):
-        name, _, size = json.loads(nodes[nodes[children[0]]["children"][0]]["op"]).partition(":")
-        parts = tuple(sorted(below[1:])) if function == "contract" else below[1:]
-        return ENode(op, parts, None, Axis(name, int(size)))
-    if function == "apply1":
-        op, _, kind = text(0).partition(":")
-        return ENode(op, below[1:], None, kind or None)
-    if function == "apply2":
-        return ENode(text(0), below[1:], None)
-    if op in ("add", "mul"):  # the e-graph holds both orders
-        return ENode(op, tuple(sorted(below)), None)
-    return ENode(op, below, None) if op == "select" else None
+    if op == "leaf":
+        template = order[int(text(given[0]))]
+        data = tuple(nodes[c]["eclass"] for c in given[1]["children"])
+        return ENode(template.op, data, template)
+    if op == "real":
+        return ENode("const", (), terms.constant(float(given[1]["op"]), DTYPES[text(given[0])]))
+    if op in ("apply1", "apply2"):
+        op, _, attr = text(given[0]).partition(":")
+    if op in BINDERS:
+        name, _, size = text(nodes[given[0]["children"][0]]).partition(":")
+        attr = Axis(name, int(size))
+    if op in ("add", "mul", "contract"):  # the e-graph holds both orders
+        below = tuple(sorted(below))
+    return ENode(op, below, None, attr or None) if op != "cut" else None

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cache, cached_property, partial, reduce
 from itertools import compress, product
 from math import prod
 from typing import TypeVar
 
 from ..dialect.errors import CompileError
 from . import cost, terms
-from .buffers import BINDERS, Candidate
+from .buffers import Candidate
 from .cost import INSTRUCTIONS
-from .egraph import ENode, Saturated, Split
+from .egraph import BINDERS, ENode, Saturated, Split
 from .index import Axis, Quotient, of_axis
 from .placement import contiguous_along, deep_recursion
 from .schedule import Schedule
@@ -41,9 +41,7 @@ def splittable(roots: Sequence[Term], target: Target) -> list[Split]:
     order = postorder(list(roots))
     found: dict[Axis, Split] = {}
     for fold in (t for t in order if t.op in FOLDS):
-        inside = [t for a in fold.args for t in postorder([a])]
-        deeper = set(postorder([a for t in inside if t.op in FOLDS for a in t.args]))
-        for t in (t for t in inside if t not in deeper):
+        for t in postorder(fold.args, children=lambda t: () if t.op in FOLDS else t.children):
             for axis, size in _blocks(t):
                 split = _split(axis, size)
                 place = of_axis(split[1]) * size + of_axis(split[2])
@@ -101,10 +99,11 @@ class Chosen:
         return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Guess:
     """What a kernel may cost, before its terms and schedules are looked at."""
 
+    search: Extractor
     key: tuple[tuple[str, int], ...]  # each value, and the buffers that it may load
     axes: tuple[Axis, ...]
     costs: dict[str, float]  # instructions, by class
@@ -112,14 +111,29 @@ class _Guess:
     stored: float  # bytes
     folds: frozenset[Axis]
     rows: frozenset[Axis]  # of the scores of rolling sums
-    seconds: float
-    reads: list[str]
     free: bool
+    way: _Cheapest | None = None  # in which it runs, if it is one value's
+    rolls: bool = False  # whether it has rolling sums
 
     @property
     def names(self) -> list[str]:
         """The buffers that it stores."""
         return [name for name, _ in self.key]
+
+    @cached_property
+    def reads(self) -> list[str]:
+        """The buffers that it loads."""
+        return [name for name, bit in self.search.bit.items() if bit & self.loads]
+
+    @cached_property
+    def seconds(self) -> float:
+        """About the time that it takes."""
+        target = self.search.target
+        busy = min(target.units, max(1, prod(a.size for a in self.rows or self.axes)))
+        computing = sum(self.costs.values()) / (target.rate * busy)
+        moved = self.stored + sum(self.search.bytes[name] for name in self.reads)
+        waiting = target.launch + cost.spilling(self.stored, target)
+        return waiting + max(computing, moved / target.bandwidth)
 
 
 K = TypeVar("K", Chosen, _Guess)
@@ -142,10 +156,6 @@ class Extractor:
     stopped: str = "no neighbour is better"
     best: list[tuple[float, list[Chosen]]] = field(default_factory=list)
     _guessed: dict[tuple, tuple[float, set[str]]] = field(default_factory=dict)  # by the kernels
-    _guesses: dict[tuple[str, int], _Guess] = field(default_factory=dict)
-    _kernels: dict[tuple[str, int], Chosen] = field(default_factory=dict)
-    _seen: dict[tuple[str, int], int] = field(default_factory=dict)
-    _cheapest: dict[tuple, _Cheapest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bit = {name: 1 << n for n, name in enumerate([*self.inputs, *self.candidates])}
@@ -167,11 +177,8 @@ class Extractor:
         free = {name: self.bit[name] for name, value in self.candidates.items() if value.free}
         self.free = sum(free.values())
         self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
-
-    def around(self, node: ENode) -> frozenset[Axis]:
-        """The axes of a node's operands, among them its own where it is a reduction."""
-        axes = node.template.axes if node.template is not None else frozenset()
-        return axes.union(*(self.axes[child] for child in node.children))
+        self._visible, self._cheapest = cache(self._find_visible), cache(partial(_Cheapest, self))
+        self._guess, self._kernel = cache(self._make_guess), cache(self._make_kernel)
 
     def run(self) -> list[list[Chosen]]:
         """The best sets of kernels that were found, the best first; producers before consumers."""
@@ -209,8 +216,7 @@ class Extractor:
 
     def _consider(self, kept: set[str]) -> None:
         """Price a set and remember it, if it is among the best."""
-        kernels = _merged(self._needed(kept, self._kernel), self._as_one)
-        seconds = sum(kernel.seconds for kernel in kernels if not kernel.free)
+        seconds, kernels = self._total(kept, self._kernel, self._as_one)
         if all(kernels != other for _, other in self.best):
             self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])
             del self.best[self.count :]
@@ -237,8 +243,9 @@ class Extractor:
         found: dict[object, set[str]] = {}
         for nodes in self.graph.classes.values():
             for node in nodes:
-                if node.op in ROLLING and all(child in named for child in node.children):
-                    found.setdefault(node.attr, set()).update(named[c] for c in node.children)
+                read = [c for c in node.children if self.axes[c]] if node.op in ROLLING else []
+                if read and all(c in named for c in read):
+                    found.setdefault(node.attr, set()).update(named[c] for c in read)
         return found
 
     @cached_property
@@ -254,13 +261,17 @@ class Extractor:
     def _guess_total(self, kept: set[str]) -> float:
         """About the seconds of a set, without looking at schedules; it is noted for later."""
         self.tried += 1
-        parts = _merged(self._needed(kept, self._guess), self._guess_as_one)
-        seconds = sum(part.seconds for part in parts)
+        seconds, parts = self._total(kept, self._guess, self._guess_as_one)
         self._guessed.setdefault(tuple(part.key for part in parts), (seconds, kept))
         return seconds
 
-    def _needed(self, kept: set[str], make: Callable[[str, int], K]) -> list[K]:
-        """What `make` gives for each kernel that the outputs need, producers before consumers."""
+    def _total(
+        self,
+        kept: set[str],
+        make: Callable[[str, int], K],
+        as_one: Callable[[K, K], K | None],
+    ) -> tuple[float, list[K]]:
+        """The kernels that the outputs need, producers before consumers, and their seconds."""
         # a value may be read by those after it only: two equal values never wait for each other
         allowed = sum(self.bit[other] for other in kept)
         made: dict[str, K] = {}
@@ -272,15 +283,14 @@ class Extractor:
             before = allowed & (self.bit[name] - 1)
             if self.candidates[name].free:  # one kernel, not one for each step on the way
                 before &= self._folded
-            made[name] = make(name, self._visible(self.candidates[name].where, before))
+            where = self.candidates[name].where
+            made[name] = make(name, self._visible(where, before & self.reaches[where]))
             queue.extend(made[name].reads)
-        return [made[name] for name in self.candidates if name in made]
+        kernels = _merged([made[name] for name in self.candidates if name in made], as_one)
+        return sum(kernel.seconds for kernel in kernels if not kernel.free), kernels
 
-    def _visible(self, root: str, allowed: int) -> int:
+    def _find_visible(self, root: str, allowed: int) -> int:
         """The allowed buffers that a term of this class meets; they hide what lies behind them."""
-        allowed &= self.reaches[root]
-        if (root, allowed) in self._seen:
-            return self._seen[root, allowed]
         found, stack, seen = 0, [root], {root}
         while stack:
             where = stack.pop()
@@ -293,100 +303,51 @@ class Extractor:
                     if child not in seen and self.reaches[child] & allowed:
                         seen.add(child)
                         stack.append(child)
-        self._seen[root, allowed] = found
         return found
 
-    def _ways(
-        self, name: str, mask: int, vectors: Sequence[Axis | None]
-    ) -> list[tuple[_Guess, _Cheapest]]:
+    def _ways(self, name: str, mask: int, vectors: Sequence[Axis | None]) -> list[_Guess]:
         """How a kernel may run, the cheapest first: along which axis it is vectorised, and whether
         sums roll, where these make a difference."""
-        found = []
+        found: list[_Guess] = []
         for vector in vectors:
-            for rolls in (True, False):
-                if (vector, rolls) not in self._cheapest:
-                    self._cheapest[vector, rolls] = _Cheapest(self, vector, rolls)
-                guess, nodes = self._guess_for(self._cheapest[vector, rolls], name, mask)
-                found.append((guess, self._cheapest[vector, rolls]))
-                if not any(n.op in ROLLING for n in nodes):
-                    break
-            if not any(n.op in BINDERS for n in nodes):
+            found.append(self._cheapest(vector, True).guess(name, mask))
+            if found[-1].rolls:
+                found.append(self._cheapest(vector, False).guess(name, mask))
+            if not found[-1].folds:
                 break
-        return sorted(found, key=lambda pair: pair[0].seconds)
+        return sorted(found, key=lambda guess: guess.seconds)
 
-    def _guess_for(self, cheapest: _Cheapest, name: str, mask: int) -> tuple[_Guess, list[ENode]]:
-        """What a kernel costs that runs in this way, and the nodes of its term."""
-        value = self.candidates[name]
-        costs, loads, nodes = cheapest.total(value.where, mask | self.given)
-        stored = float(value.points * value.dtype.bytes)
-        folds = frozenset(n.attr for n in nodes if isinstance(n.attr, Axis))
-        scores = [self.axes[n.children[0]] for n in nodes if n.op in ROLLING]
-        rows = frozenset(a for axes in scores for a in axes if a in value.axes)
-        made = self._guessing(((name, mask),), value.axes, costs, loads, stored, folds, rows)
-        return made, nodes
-
-    def _guessing(
-        self,
-        key: tuple[tuple[str, int], ...],
-        axes: tuple[Axis, ...],
-        costs: dict[str, float],
-        loads: int,
-        stored: float,
-        folds: frozenset[Axis],
-        rows: frozenset[Axis],
-    ) -> _Guess:
-        read = [name for name, bit in self.bit.items() if bit & loads]
-        busy = min(self.target.units, max(1, prod(a.size for a in rows or axes)))
-        computing = sum(costs.values()) / (self.target.rate * busy)
-        moved = stored + sum(self.bytes[name] for name in read)
-        seconds = self.target.launch + cost.spilling(stored, self.target)
-        seconds += max(computing, moved / self.target.bandwidth)
-        free = self.candidates[key[0][0]].free
-        reads = [name for name in read if name in self.candidates]
-        seconds = 0.0 if free else seconds
-        return _Guess(key, axes, costs, loads, stored, folds, rows, seconds, reads, free)
-
-    def _guess(self, name: str, mask: int) -> _Guess:
-        key = (name, mask)
-        if key not in self._guesses:
-            last = [a for a in self.candidates[name].axes if a.size > 1][-1:]
-            self._guesses[key] = self._ways(name, mask, [*last, None])[0][0]
-        return self._guesses[key]
+    def _make_guess(self, name: str, mask: int) -> _Guess:
+        last = [a for a in self.candidates[name].axes if a.size > 1][-1:]
+        return self._ways(name, mask, [*last, None])[0]
 
     def _guess_as_one(self, a: _Guess, b: _Guess) -> _Guess | None:
-        axes = max(a.axes, b.axes, key=len)
-        rows = a.rows | b.rows
-        if a.free or b.free or not a.loads & b.loads:
-            return None
+        rows, folds = a.rows | b.rows, a.folds | b.folds
         if a.axes != b.axes and not (rows and a.folds & b.folds):
             return None
-        costs = {w: max(n, a.costs.get(w, 0.0)) for w, n in b.costs.items()}
-        loads, stored, folds = a.loads | b.loads, a.stored + b.stored, a.folds | b.folds
-        return self._guessing(a.key + b.key, axes, a.costs | costs, loads, stored, folds, rows)
+        axes = max(a.axes, b.axes, key=len)
+        costs = a.costs | {w: max(n, a.costs.get(w, 0.0)) for w, n in b.costs.items()}
+        loads, stored = a.loads | b.loads, a.stored + b.stored
+        return _Guess(self, a.key + b.key, axes, costs, loads, stored, folds, rows, False)
 
-    def _kernel(self, name: str, mask: int) -> Chosen:
-        key = (name, mask)
-        if key not in self._kernels:
-            value = self.candidates[name]
-            axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
-            moved = zip(value.axes, axes, strict=True)
-            places = {a: of_axis(d) for a, d in moved if a != d}
-            vectors = [a for a in reversed(value.axes) if a.size > 1]
-            ways = self._ways(name, mask, [*vectors, None])
-            found = {
-                terms.at(cheapest.term(value.where, mask | self.given), places): None
-                for guess, cheapest in ways
-                if guess.seconds <= ways[0][0].seconds * WORTH
-            }
-            priced = [cost.cheapest(term, axes, self.target, self.strict) for term in found]
-            (seconds, schedule), term = min(zip(priced, found, strict=True), key=lambda p: p[0][0])
-            self._kernels[key] = Chosen(name, axes, term, schedule, seconds, value.free)
-        return self._kernels[key]
+    def _make_kernel(self, name: str, mask: int) -> Chosen:
+        value = self.candidates[name]
+        axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(value.axes))
+        moved = zip(value.axes, axes, strict=True)
+        places = {a: of_axis(d) for a, d in moved if a != d}
+        vectors = [a for a in reversed(value.axes) if a.size > 1]
+        ways = self._ways(name, mask, [*vectors, None])
+        found = {
+            terms.at(guess.way.term(value.where, mask | self.given), places): None
+            for guess in ways
+            if guess.way is not None and guess.seconds <= ways[0].seconds * WORTH
+        }
+        priced = [cost.cheapest(term, axes, self.target, self.strict) for term in found]
+        (seconds, schedule), term = min(zip(priced, found, strict=True), key=lambda p: p[0][0])
+        return Chosen(name, axes, term, schedule, seconds, value.free)
 
     def _as_one(self, a: Chosen, b: Chosen) -> Chosen | None:
         axes = max(a.axes, b.axes, key=len)
-        if a.free or b.free or not set(a.reads) & set(b.reads):
-            return None
         if any(kernel.axes != axes[: len(kernel.axes)] for kernel in (a, b)):
             return None
         parts = (*(a.parts or (a,)), *(b.parts or (b,)))
@@ -398,16 +359,18 @@ class Extractor:
 
 
 def _merged(kernels: Sequence[K], as_one: Callable[[K, K], K | None]) -> list[K]:
-    """The kernels, those that share what they read as one where `as_one` gives one.
+    """The kernels, those of a call that share what they read as one where `as_one` gives one.
 
     A kernel goes to the place of an earlier one, if all that it reads is there by then.
     """
     found: list[K] = []
     made = {name for kernel in kernels for name in kernel.names}
     for kernel in kernels:
-        late = made.intersection(kernel.reads)
+        reads = set(kernel.reads)
+        late = made & reads
         for n, other in enumerate(found):
-            both = None if late else as_one(other, kernel)
+            alone = late or kernel.free or other.free or reads.isdisjoint(other.reads)
+            both = None if alone else as_one(other, kernel)
             if both is not None:
                 found[n] = both
                 break
@@ -428,14 +391,7 @@ class _Priced:
     again: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class _Way:
-    """The best way found to compute a class, and its cost as a tree."""
-
-    cost: float
-    priced: _Priced
-
-
+_Way = tuple[float, _Priced]  # the best one found to compute a class, and its cost as a tree
 LAST_RESORT = 1e30
 BLOCK = 64  # rows that share a loop which runs rolling sums
 
@@ -463,29 +419,36 @@ class _Cheapest:
         """The cheapest term of a class that loads no buffers but the allowed ones."""
         key = (root, allowed & self.extractor.reaches[root])
         if key not in self.built:
-            node = self._found(root, allowed).priced.node
+            node = self._found(root, allowed)[1].node
             self.built[key] = node.build([self.term(child, allowed) for child in node.children])
         return self.built[key]
 
-    def total(self, root: str, allowed: int) -> tuple[dict[str, float], int, list[ENode]]:
-        """What each part of that term costs, the buffers that it loads, and its nodes."""
+    def guess(self, name: str, mask: int) -> _Guess:
+        """What the kernel of a value costs, each part of its term once."""
+        search, memo = self.extractor, self.memo
+        value, allowed = search.candidates[name], mask | search.given
         times: dict[str, float] = {}
-        memo, reaches = self.memo, self.extractor.reaches
         costs: dict[str, float] = {}
-        stack, loads, nodes = [(root, 1.0)], 0, []
+        stack, loads, nodes = [(value.where, 1.0)], 0, []
         while stack:
             where, often = stack.pop()
-            before = times.get(where, 0.0)
-            if often > before:
-                way = memo.get((where, allowed & reaches[where])) or self._found(where, allowed)
-                found = way.priced
+            if often > times.get(where, 0.0):
+                way = memo.get((where, allowed & search.reaches[where]))
+                _, found = way or self._found(where, allowed)
                 times[where] = often
                 costs[where] = found.own * often
                 loads |= found.buffer
                 nodes.append(found.node)
                 children = zip(found.node.children, found.again, strict=True)
                 stack += [(c, often * n) for c, n in children]
-        return costs, loads, nodes
+        stored = float(value.points * value.dtype.bytes)
+        folds = frozenset(n.attr for n in nodes if n.op in BINDERS)
+        scores = [search.axes[n.children[0]] for n in nodes if n.op in ROLLING]
+        rows = frozenset(value.axes).intersection(frozenset().union(*scores))
+        key, rolls = ((name, mask),), bool(scores)
+        return _Guess(
+            search, key, value.axes, costs, loads, stored, folds, rows, value.free, self, rolls
+        )
 
     def _found(self, where: str, allowed: int) -> _Way:
         way = self._best(where, allowed)
@@ -512,10 +475,10 @@ class _Cheapest:
                 way = self._best(child, allowed)
                 if way is None:
                     break
-                total += way.cost * often
+                total += way[0] * often
             else:
-                if best is None or total < best.cost:
-                    best = _Way(total, priced)
+                if best is None or total < best[0]:
+                    best = total, priced
         del self.open[key]
         if self.cycle >= depth:  # what was left out for a cycle through others is not remembered
             self.memo[key] = best
@@ -534,11 +497,11 @@ class _Cheapest:
         return self.prices[where]
 
     def _price(self, node: ENode, where: str) -> _Priced:
-        around = self.extractor.around(node)
+        below = [self.extractor.axes[child] for child in node.children]
+        around = frozenset().union(*below, node.template.axes if node.template is not None else ())
         own = self._own_price(node, around)
         if not around - {node.attr} <= self.extractor.axes[where]:
             own = LAST_RESORT  # it has axes that its value does not depend on
-        below = [self.extractor.axes[child] for child in node.children]
         if node.op in ROLLING:  # for each block of its rows a loop of its own
             again = [prod(max(1.0, a.size / BLOCK) for a in below[0] - axes) for axes in below]
         else:
@@ -567,8 +530,7 @@ class _Cheapest:
             return self._times(axes) * (1.2 if rolls else 1.8) + scores * inside
         term = node.template
         if term is None or term.op != "load":
-            op = term.op if term is not None else node.op
-            return self._times(axes) * INSTRUCTIONS.get(op, 1.0)
+            return self._times(axes) * INSTRUCTIONS.get(node.op, 1.0)
         wide = self._vector_axis(axes)
         spread = self.vector is not None and wide != self.vector  # one element for a whole vector
         if wide is None or spread or contiguous_along(term.attr[1], wide, self.target.lanes(32)):

@@ -90,11 +90,8 @@ class Expr:
         low, high = inside.range
         if low // divisor == high // divisor:
             return outside + low // divisor
-        common = gcd(divisor, *(c for _, c in rest))
-        if common > 1:
-            shrunk = Expr(inside.constant // common, tuple((a, c // common) for a, c in rest))
-            return outside + shrunk // (divisor // common)
-        for unit in sorted({gcd(divisor, c) for _, c in rest} - {1}):  # (unit*x + y) // (unit*n)
+        units = {gcd(divisor, c) for _, c in rest}
+        for unit in sorted({gcd(*units), *units} - {1}):  # (unit*x + y) // (unit*n)
             small = Expr(inside.constant % unit, tuple((a, c) for a, c in rest if c % unit))
             if small.range[0] >= 0 and small.range[1] < unit:  # = x // n, where 0 <= y < unit
                 large = tuple((a, c // unit) for a, c in rest if c % unit == 0)

@@ -18,6 +18,7 @@ from mlir import ir
 
 from ..dialect import ops
 from .comprehend import REDUCTION_OF, static_shape
+from .terms import postorder
 
 LARGEST = 200  # operations of a region that was joined from smaller ones
 LEAST = 24  # ... and of one that repeats: what is smaller is joined
@@ -125,19 +126,15 @@ class _Body:
 
     def _with_remade(self, start: int, end: int) -> list[ir.Operation]:
         """The operations of a region, after those from before it that it makes again."""
+
+        def remade(v: ir.Value) -> list[ir.Value]:
+            read = self.operations[self.position[v]].operands
+            return [x for x in read if x in self.remade and self.position[x] < start]
+
         piece = self.operations[start:end]
-        before: dict[ir.Value, ir.Operation] = {}
-
-        def need(op: ir.Operation) -> None:
-            for x in op.operands:
-                if x in self.remade and self.position[x] < start and x not in before:
-                    made = self.operations[self.position[x]]
-                    need(made)
-                    before[x] = made
-
-        for op in piece:
-            need(op)
-        return [*before.values(), *piece]
+        needed = postorder([op.results[0] for op in piece], children=remade)
+        before = [self.position[v] for v in needed if self.position[v] < start]
+        return [*(self.operations[n] for n in before), *piece]
 
 
 def _join(forms: list[list[str]], sizes: list[int], kept: list[int]) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,5 @@
 """The table of rewrite rules. A row is a law, the conditions under which it holds, and its class;
-what stands there is what runs: laws and conditions are read by `_law` and `CONDITIONS`.
+what stands there is what runs: laws and conditions are told to egglog by `_rewrite`, `CONDITIONS`.
 
 `exact` rules give the same bits; `reassociating` ones change the order of rounding (and may turn an
 overflow into a finite number or the other way round); `approximate` ones hold for finite numbers
@@ -17,136 +17,53 @@ they stand here so that this table is the whole list.
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
-from typing import Any
 
-import egglog as eg
+from .terms import FOLDS
 
+# The variables of laws and facts, by their sort; `free_x` holds the axes that x depends on.
+SORTS = {**dict.fromkeys("xyzuvw", "Node"), **dict.fromkeys("jkoi", "Axis"), "key": "String"}
+SORTS |= dict.fromkeys(("a", "b", "length", "least", "most"), "f64")
+# The operations of nodes, and variables for what they take; x[j] is x where its axis j is given by
+# the two that it splits into. Some have another name in egglog.
+OPERANDS = {"add": "x y", "mul": "x y", "apply1": "key x", "apply2": "key x y", "select": "x y z"}
+OPERANDS |= {op: " ".join("jxyz"[: n + 1]) for op, n in FOLDS.items()}
+OPERANDS |= {"contract": "j x y", "cut": "x j"}
+EGGLOG = {"add": "sum_of", "mul": "product_of", "sum": "sum_over", "max": "max_over"}
 
-class Axis(eg.Expr, egg_sort="Axis"):
-    """A named axis; its size is a fact, `size(axis)`."""
-
-    @eg.method(egg_fn="axis")
-    def __init__(self, name: eg.StringLike) -> None: ...
-
-
-class Node(eg.Expr, egg_sort="Node"):
-    """A term in the e-graph. Constructors have the names of the ops of `terms.Term`."""
-
-    @eg.method(egg_fn="named")
-    @classmethod
-    def named(cls, number: eg.i64Like) -> Node: ...  # the class of a term that was put in
-
-    @eg.method(egg_fn="leaf")
-    @classmethod
-    def leaf(cls, key: eg.StringLike) -> Node: ...
-
-    @eg.method(egg_fn="at")
-    @classmethod
-    def at(cls, key: eg.StringLike, data: eg.Vec[Node]) -> Node: ...  # an index that reads data
-
-    @eg.method(egg_fn="const")
-    @classmethod
-    def const(cls, key: eg.StringLike) -> Node: ...  # an integer, infinite or NaN
-
-    @eg.method(egg_fn="real")
-    @classmethod
-    def real(cls, dtype: eg.StringLike, value: eg.f64Like) -> Node: ...
-
-    @eg.method(egg_fn="sum_of")
-    def __add__(self, other: Node) -> Node: ...
-
-    @eg.method(egg_fn="product_of")
-    def __mul__(self, other: Node) -> Node: ...
+SCHEMA = """
+(sort Axis) (sort Axes (Set Axis)) (sort Node) (sort Nodes (Vec Node)) (ruleset analysis)
+(constructor axis (String) Axis)
+(constructor named (i64) Node)         ; the class of a term that was put in
+(constructor leaf (String Nodes) Node) ; a term without operands, and what its index reads
+(constructor real (String f64) Node)   ; of a dtype
+(function free (Node) Axes :merge (set-intersect old new)) ; equal terms depend on what all do
+(function size (Axis) f64 :merge new)
+(function limit (String String) f64 :merge new) ; rounding, smallest and largest of a dtype
+(relation integer (Node))         ; integers wrap, so their sums may be reordered exactly
+(relation early (Node))           ; computed from weights alone, before any call
+(relation factor_in (Axis Node))  ; a factor, or part of one, of what is summed
+(relation splits (Axis Axis Axis)) ; an axis, and its outer and inner part
+(relation swaps (Axis Axis))      ; an outer and an inner one, the other way round is less work
+(relation exponent (Node))        ; what exp2 is taken of
+"""
 
 
-@eg.function(egg_fn="apply1")
-def apply1(op: eg.StringLike, x: Node) -> Node: ...
-@eg.function(egg_fn="apply2")
-def apply2(op: eg.StringLike, x: Node, y: Node) -> Node: ...
-@eg.function(egg_fn="select")
-def select(condition: Node, x: Node, y: Node) -> Node: ...
-@eg.function(egg_fn="sum_over")
-def sum_over(axis: Axis, x: Node) -> Node: ...
-@eg.function(egg_fn="max_over")
-def max_over(axis: Axis, x: Node) -> Node: ...
-@eg.function(egg_fn="contract")
-def contract(axis: Axis, x: Node, y: Node) -> Node: ...
-@eg.function(egg_fn="roll")
-def roll(axis: Axis, score: Node, weight: Node) -> Node: ...
-@eg.function(egg_fn="roll_one")
-def roll_one(axis: Axis, score: Node) -> Node: ...  # with a weight of 1
-@eg.function(egg_fn="part")
-def part(axis: Axis, score: Node, weight: Node) -> Node: ...
-@eg.function(egg_fn="part_one")
-def part_one(axis: Axis, score: Node) -> Node: ...
-
-
-@eg.function(egg_fn="spread")
-def spread(axis: Axis, x: Node) -> Node: ...
-@eg.function(egg_fn="tilt")
-def tilt(axis: Axis, x: Node, weight: Node) -> Node: ...
-@eg.function(egg_fn="scatter")
-def scatter(axis: Axis, place: Node, x: Node, position: Node) -> Node: ...
-@eg.function(egg_fn="cut")
-def cut(x: Node, axis: Axis) -> Node: ...  # x where its axis is given by the two it splits into
-
-
-@eg.function(egg_fn="free", merge=lambda old, new: old & new)
-def free(x: Node) -> eg.Set[Axis]:
-    """The axes that a term depends on; equal terms depend on what all of them depend on."""
-    ...
-
-
-@eg.function(egg_fn="size", merge=lambda old, new: new)
-def size(axis: Axis) -> eg.f64:
-    """The number of places along an axis."""
-    ...
-
-
-@eg.function(egg_fn="limit", merge=lambda old, new: new)
-def limit(name: eg.StringLike, dtype: eg.StringLike) -> eg.f64:
-    """The `rounding` (largest relative error), `smallest` normal or `largest` number of a dtype."""
-    ...
-
-
-# integers wrap, so their sums may be reordered exactly
-integer = eg.relation("integer", Node, egg_fn="integer")
-early = eg.relation("early", Node, egg_fn="early")  # computed from weights alone, before any call
-factor_in = eg.relation("factor_in", Axis, Node)  # a factor, or part of one, of what is summed
-splits = eg.relation("splits", Axis, Axis, Axis)  # an axis, and its outer and inner part
-swaps = eg.relation("swaps", Axis, Axis)  # an outer and an inner one, the other way round is less
-exponent = eg.relation("exponent", Node)  # what exp2 is taken of
-
-x, y, z, u, v, w = eg.vars_("x y z u v w", Node)
-j, k, o, i = eg.vars_("j k o i", Axis)
-a, b, length, least, most = eg.vars_("a b length least most", eg.f64)
-key = eg.var("key", eg.String)
-
-Facts = tuple[eg.Fact | eg.Unit, ...]
-NAMES = {"x": x, "y": y, "z": z, "u": u, "v": v, "j": j, "k": k, "o": o, "i": i}
-NAMES |= {"c": Node.real(key, a), "d": Node.real(key, b)}
-FUNCTIONS = {"sum": sum_over, "max": max_over, "contract": contract, "select": select}
-FUNCTIONS |= {"spread": spread, "tilt": tilt}
+def _node(op: str, *args: str) -> str:
+    """A node in egglog's words."""
+    return f"({EGGLOG.get(op, op)} {' '.join(args)})"
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Where `shape` is found and every guard holds, `found` (of the shape) equals `made`."""
+    """Where `shape` is found, as w, and every guard holds, w equals `made`: in egglog's words."""
 
-    shape: Facts
-    found: Node
-    made: Node
-    guards: dict[str, Facts]  # by what they ask for
-
-    def rule(self, *without: str, name: str | None = None) -> eg.RewriteOrRule:
-        """The egglog rule; `without` names guards to leave out."""
-        asked = [f for text, facts in self.guards.items() if text not in without for f in facts]
-        return eg.rule(*self.shape, *asked, name=name).then(eg.union(self.found).with_(self.made))
+    shape: tuple[str, ...]
+    made: str
+    guards: dict[str, str]  # by what they ask for
 
 
 @dataclass(frozen=True)
@@ -167,97 +84,83 @@ class Rule:
         return tuple(_rewrite(law, self.when) for law in laws)
 
     @cached_property
-    def ruleset(self) -> eg.Ruleset:
-        """What egglog runs; its rules are named after the row."""
-        named = enumerate(self.rewrites)
-        return eg.ruleset(*(rewrite.rule(name=f"{self.name} {n}") for n, rewrite in named))
+    def ruleset(self) -> str:
+        """What egglog is told: a ruleset, and its rules, which are named after the row."""
+        told = f"(ruleset {self.name}_laws)"
+        for n, rewrite in enumerate(self.rewrites):
+            facts = " ".join((*rewrite.shape, *rewrite.guards.values()))
+            named = f':ruleset {self.name}_laws :name "{self.name} {n}"'
+            told += f"(rule ({facts}) ((union w {rewrite.made})) {named})"
+        return told
 
 
 def _rewrite(law: str, when: str) -> Rewrite:
     left, _, right = law.partition(" = ")
-    shape: list[eg.Fact | eg.Unit] = [eg.eq(w).to(_term(left))]
-    guards: dict[str, Facts] = {}
+    shape, guards = [f"(= w {_text(left)})"], {}
     for text in filter(None, when.split("; ")):
         found = [(c, re.fullmatch(pattern, text)) for pattern, c in CONDITIONS.items()]
-        (is_guard, make), match = next((c, m) for c, m in found if m)
-        facts = make(*match.groups())
+        (is_guard, facts), match = next((c, m) for c, m in found if m)
+        said = facts.format(*(_text(part) for part in match.groups()))
         if is_guard:
-            guards[text] = facts
+            guards[text] = said
         else:
-            shape += facts
-    return Rewrite(tuple(shape), w, _term(right), guards)
-
-
-def _free(name: str) -> eg.Set[Axis]:
-    return eg.var(f"free_{name}", eg.Set[Axis])
-
-
-def _depends(term: str, axis: str, does: bool) -> Facts:
-    axes = _free(term)
-    holds = axes.contains(NAMES[axis]) if does else axes.not_contains(NAMES[axis])
-    return eg.eq(axes).to(free(NAMES[term])), holds
-
-
-def _mean(axis: str) -> Facts:
-    off = abs(a * length + 1.0)
-    known = eg.eq(length).to(size(NAMES[axis])), eg.eq(least).to(limit("rounding", key))
-    return *known, off <= least
-
-
-def _normal() -> Facts:
-    known = eg.eq(least).to(limit("smallest", key)), eg.eq(most).to(limit("largest", key))
-    return *known, abs(a * b) >= least, abs(a * b) <= most
+            shape.append(said)
+    return Rewrite(tuple(shape), _text(right), guards)
 
 
 # What a condition says, whether it is a guard (else it is part of the shape), and egglog's facts.
-CONDITIONS: dict[str, tuple[bool, Callable[..., Facts]]] = {
-    r"(\w) does not depend on (\w)": (True, lambda t, axis: _depends(t, axis, False)),
-    r"(\w) depends on (\w)": (True, lambda t, axis: _depends(t, axis, True)),
-    r"(\w) is a weight": (True, lambda t: (early(NAMES[t]),)),
-    r"they are integers": (True, lambda: (integer(w),)),
-    r"c > 0": (True, lambda: (a > 0.0,)),
-    r"(\w) is not empty": (True, lambda t: (eg.eq(length).to(size(NAMES[t])), length > 0.0)),
-    r"(\w) is not (\w)": (True, lambda t, other: (eg.ne(NAMES[t]).to(NAMES[other]),)),
-    r"c is -1 / the places of (\w)": (True, _mean),
-    r"c \* d is a normal number": (True, _normal),
-    r"in a sum over (\w)": (False, lambda t: (factor_in(NAMES[t], w),)),
-    r"in an exponent": (False, lambda: (exponent(w),)),
-    r"(\w) before (\w) is less work": (False, lambda k, j: (swaps(NAMES[j], NAMES[k]),)),
-    r"(\w) splits into (\w) and (\w)": (False, lambda *t: (splits(*(NAMES[n] for n in t)),)),
-    r"(\w) is (\w [+*] \w)": (False, lambda t, other: (eg.eq(NAMES[t]).to(_term(other)),)),
-}
+CONDITIONS: dict[str, tuple[bool, str]] = {
+    r"(\w) does not depend on (\w)": (
+        True, "(= free_{0} (free {0})) (set-not-contains free_{0} {1})"
+    ),
+    r"(\w) depends on (\w)": (True, "(= free_{0} (free {0})) (set-contains free_{0} {1})"),
+    r"(\w) is a weight": (True, "(early {0})"),
+    r"they are integers": (True, "(integer w)"),
+    r"c > 0": (True, "(> a 0.0)"),
+    r"(\w) is not empty": (True, "(= length (size {0})) (> length 0.0)"),
+    r"(\w) is not (\w)": (True, "(!= {0} {1})"),
+    r"c is -1 / the places of (\w)": (
+        True, '(= length (size {0})) (= least (limit "rounding" key)) '
+        "(<= (abs (+ (* a length) 1.0)) least)"
+    ),
+    r"c \* d is a normal number": (
+        True, '(= least (limit "smallest" key)) (= most (limit "largest" key)) '
+        "(>= (abs (* a b)) least) (<= (abs (* a b)) most)"
+    ),
+    r"in a sum over (\w)": (False, "(factor_in {0} w)"),
+    r"in an exponent": (False, "(exponent w)"),
+    r"(\w) before (\w) is less work": (False, "(swaps {1} {0})"),
+    r"(\w) splits into (\w) and (\w)": (False, "(splits {0} {1} {2})"),
+    r"(\w) is (\w [+*] \w)": (False, "(= {0} {1})"),
+}  # fmt: skip
 
 
-def _term(law: str) -> Node:
-    """A side of a law, as egglog's expression."""
-    return _build(ast.parse(law.strip(), mode="eval").body)
+def _text(law: str) -> str:
+    """A side of a law in egglog's words."""
+    return _told(ast.parse(law.strip(), mode="eval").body)
 
 
-def _build(tree: ast.AST) -> Any:  # a Node or an Axis
+def _told(tree: ast.AST) -> str:
     if isinstance(tree, ast.Name):
-        return NAMES[tree.id]
-    if isinstance(tree, ast.UnaryOp):  # -1 is the only number
-        return Node.real(key, -1.0)
+        return {"c": "(real key a)", "d": "(real key b)", "op": "key"}.get(tree.id, tree.id)
+    if isinstance(tree, ast.UnaryOp | ast.Constant):  # -1 or 1
+        return f"(real key {float(ast.literal_eval(tree))})"
     if isinstance(tree, ast.Subscript):
-        return cut(_build(tree.value), _build(tree.slice))
+        return _node("cut", _told(tree.value), _told(tree.slice))
     if isinstance(tree, ast.BinOp):
         if ast.unparse(tree) == "c * d":
-            return Node.real(key, a * b)
-        left, right = _build(tree.left), _build(tree.right)
+            return "(real key (* a b))"
+        left, right = _told(tree.left), _told(tree.right)
         if isinstance(tree.op, ast.Sub):
-            return left + right * Node.real(key, -1.0)
+            return _node("add", left, _node("mul", right, "(real key -1.0)"))
         if isinstance(tree.op, ast.Div):
-            return apply2("div", left, right)
-        return left * right if isinstance(tree.op, ast.Mult) else left + right
+            return _node("apply2", '"div"', left, right)
+        return _node("mul" if isinstance(tree.op, ast.Mult) else "add", left, right)
     assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)
-    name, args = tree.func.id, [_build(t) for t in tree.args]
-    if name in ("roll", "part"):
-        whole, one = (roll, roll_one) if name == "roll" else (part, part_one)
-        return whole(*args) if len(args) == 3 else one(*args)
-    if name in FUNCTIONS:
-        return FUNCTIONS[name](*args)
-    operation = key if name == "op" else name
-    return apply1(operation, *args) if len(args) == 1 else apply2(operation, *args)
+    name, args = tree.func.id, [_told(t) for t in tree.args]
+    if name in OPERANDS:
+        return _node(name, *args)
+    return _node(f"apply{len(args)}", "key" if name == "op" else f'"{name}"', *args)
 
 
 EXACT, REASSOCIATING, APPROXIMATE = "exact", "reassociating", "approximate"
@@ -348,7 +251,7 @@ TABLE: list[Rule] = [
     Rule(
         "rolling",
         "sum(j, exp2(x - max(j, x)) * y) = roll(j, x, y); "
-        "sum(j, exp2(x - max(j, x))) = roll(j, x)", REASSOCIATING, "",
+        "sum(j, exp2(x - max(j, x))) = roll(j, x, 1)", REASSOCIATING, "",
         "one pass: where the maximum so far moves from m to m', what was added up is multiplied by "
         "exp2(m - m')",
     ),
@@ -369,11 +272,6 @@ TABLE: list[Rule] = [
         "j splits into o and i; x does not depend on o; x does not depend on i; "
         "y does not depend on o; y does not depend on i",
         "parts run at the same time; one whose scores are all -inf adds 0",
-    ),
-    Rule(
-        "split_roll_one", "roll(j, x) = roll(o, max(i, x[j]), part(i, x[j]))", REASSOCIATING,
-        "j splits into o and i; x does not depend on o; x does not depend on i",
-        "the same without weights",
     ),
     Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j", "what split needs"),
     Rule(
@@ -403,54 +301,35 @@ def active(precision: str) -> list[Rule]:
     return [rule for rule in TABLE if precision == "fast" or rule.kind == "exact"]
 
 
+def searched(precision: str, without: Collection[str] = ()) -> dict[str, Rule]:
+    """Those of them that the e-graph searches for, by name."""
+    return {r.name: r for r in active(precision) if r.rewrites and r.name not in without}
+
+
+def _follows(op: str) -> tuple[str, str]:
+    """The axes of an operation's node are those of what it takes, but for its own."""
+    names = OPERANDS[op].split()
+    below = [name for name in names if SORTS[name] == "Node"]
+    facts = [f"(= w {_node(op, *names)})", *(f"(= free_{x} (free {x}))" for x in below)]
+    axes = reduce("(set-union {} {})".format, (f"free_{x}" for x in below))
+    return " ".join(facts), f"(set (free w) {f'(set-remove {axes} j)' if 'j' in names else axes})"
+
+
 @cache
-def analysis() -> eg.Ruleset:
-    """How facts about a term follow from its operands, or from where it stands."""
-
-    def follows(operands: str, op: Node, folds: bool = False) -> eg.RewriteOrRule:
-        facts = [eg.eq(_free(t)).to(free(NAMES[t])) for t in operands]
-        axes = reduce(operator.or_, map(_free, operands))
-        axes = axes.remove(j) if folds else axes
-        return eg.rule(eg.eq(w).to(op), *facts).then(eg.set_(free(w)).to(axes))
-
-    def implies(fact: eg.Unit, *facts: eg.Fact | eg.Unit) -> eg.RewriteOrRule:
-        return eg.rule(*facts).then(fact)
-
-    of_one = sum_over(j, x), max_over(j, x), roll_one(j, x), part_one(j, x), spread(j, x)
-    of_two = contract(j, x, y), roll(j, x, y), part(j, x, y), tilt(j, x, y)
-    return eg.ruleset(
-        follows("x", apply1(key, x)),
-        *(follows("xy", op) for op in (x + y, x * y, apply2(key, x, y))),
-        follows("xyz", select(x, y, z)),
-        *(follows("x", op, folds=True) for op in of_one),
-        *(follows("xy", op, folds=True) for op in of_two),
-        follows("xyz", scatter(j, x, y, z), folds=True),  # z does not depend on j
-        eg.rule(eg.eq(w).to(Node.real(key, a))).then(eg.set_(free(w)).to(eg.Set[Axis].empty())),
-        implies(exponent(x), eg.eq(w).to(apply1("exp2", x))),
-        implies(factor_in(j, x), eg.eq(w).to(sum_over(j, x))),
-        implies(factor_in(j, x), factor_in(j, w), eg.eq(w).to(x * y)),
-        implies(factor_in(j, x), factor_in(j, w), eg.eq(w).to(x + y)),
-        implies(early(w), eg.eq(w).to(x * y), early(x), early(y)),
+def declarations() -> str:
+    """What every e-graph is told: its sorts and functions, and how facts about a term follow from
+    its operands, or from where it stands."""
+    sorts = {op: " ".join(SORTS[name] for name in names.split()) for op, names in OPERANDS.items()}
+    told = [f"(constructor {EGGLOG.get(op, op)} ({takes}) Node)" for op, takes in sorts.items()]
+    follows = [_follows(op) for op in OPERANDS if op != "cut"]
+    follows += [
+        ("(= w (real key a))", "(set (free w) (set-empty))"),
+        (f"(= w {_text('exp2(x)')})", "(exponent x)"),
+        (f"(= w {_text('sum(j, x)')})", "(factor_in j x)"),
+        (f"(factor_in j w) (= w {_text('x * y')})", "(factor_in j x)"),
+        (f"(factor_in j w) (= w {_text('x + y')})", "(factor_in j x)"),
+        (f"(= w {_text('x * y')}) (early x) (early y)", "(early w)"),
+    ]
+    return "\n".join(
+        [SCHEMA, *told, *(f"(rule ({f}) ({t}) :ruleset analysis)" for f, t in follows)]
     )
-
-
-@cache
-def declarations() -> eg.Ruleset:
-    """A rule that names all there is, and matches nothing: egglog knows their names by it."""
-    leaves = Node.named(eg.var("n", eg.i64)), Node.leaf(key), Node.at(key, eg.Vec(x, y))
-    leaves += Node.const(key), Node.real(key, a), cut(x, j)
-    folds = sum_over(j, x), max_over(j, x), roll(j, x, y), part(j, x, y), tilt(j, x, y)
-    others = spread(j, x), scatter(j, x, y, z), apply1(key, x), apply2(key, x, y), select(x, y, z)
-    known = eg.eq(_free("x")).to(free(x)), eg.eq(a).to(size(j)), eg.eq(b).to(limit(key, key))
-    facts = [*known, integer(x), early(x), eg.eq(j).to(Axis(key))]
-    facts += [eg.eq(w).to(node) for node in (*leaves, *folds, *others, x + y, x * y)]
-    return eg.ruleset(eg.rule(*facts).then(eg.union(w).with_(w)))
-
-
-def rulesets(precision: str, without: frozenset[str] = frozenset()) -> dict[str, eg.Ruleset]:
-    """One egglog ruleset for each rule that searches, so that its work can be told apart."""
-    return {
-        rule.name: rule.ruleset
-        for rule in active(precision)
-        if rule.rewrites and rule.name not in without
-    }

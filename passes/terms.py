@@ -24,14 +24,15 @@ import numpy as np
 
 from ..dialect import DTYPES, PRIMITIVES, DType
 from ..dialect.errors import CompileError
-from ..dialect.interpreter import convert
+from ..dialect.interpreter import convert, primitive
 from .index import Axis, Datum, Expr, of_axis, of_term, substitute
 
 N = TypeVar("N")
 LARGEST_TABLE = 1024
 REDUCTIONS = {"sum": "sum_reduce", "max": "max_reduce"}
-ROLLING = ("roll", "part", "spread", "tilt", "scatter")  # sums with their own loop: see `rolling`
-FOLDS = (*REDUCTIONS, *ROLLING)  # the ops that bind an axis
+# sums with their own loop (see `reduction`), and how many operands each has
+ROLLING = {"roll": 2, "part": 2, "spread": 1, "tilt": 2, "scatter": 3}
+FOLDS = {**dict.fromkeys(REDUCTIONS, 1), **ROLLING}  # the ops that bind an axis
 
 
 class Term:
@@ -189,15 +190,9 @@ def identity(op: str, dtype: DType) -> Any:
     return dtype.lowest if neutral is None else neutral
 
 
-def reduction(op: str, axis: Axis, body: Term) -> Term:
-    """`sum` or `max` of a term over an axis."""
-    if axis.size == 0:
-        return constant(identity(op, body.dtype), body.dtype)
-    return _intern(op, (body,), axis, body.dtype)
-
-
-def rolling(op: str, axis: Axis, *args: Term) -> Term:
-    """A sum that one loop computes in another way than by adding up each of its values.
+def reduction(op: str, axis: Axis, *args: Term) -> Term:
+    """`sum` or `max` of a term over an axis, or a sum that one loop computes in another way than by
+    adding up each of its values.
 
     Where the terms depend on a fold over the same axis, the loop keeps both:
     roll(x, w): sum(j, exp2(x - max(j, x)) * w); part(x, w): the same, or 0 if the maximum is -inf;
@@ -208,9 +203,10 @@ def rolling(op: str, axis: Axis, *args: Term) -> Term:
 
     scatter(i, y, d): sum(j, y where i == d), for all places d at once: each y is added at i.
     """
+    dtype = args[:2][-1].dtype
     if axis.size == 0:
-        return constant(0, args[:2][-1].dtype)
-    return _intern(op, args, axis, args[:2][-1].dtype)
+        return constant(identity(op, dtype), dtype)
+    return _intern(op, args, axis, dtype)
 
 
 def is_set(most: Term) -> Term:
@@ -228,7 +224,7 @@ def unrolled(x: Term) -> Term:
         same = cast(apply("less_than", either, yes), x.dtype)
         return reduction("sum", x.attr, same * x.args[1])
     if x.op == "part":
-        whole = unrolled(rolling("roll", x.attr, *x.args))
+        whole = unrolled(reduction("roll", x.attr, *x.args))
         most = reduction("max", x.attr, value)
         return select(is_set(most), whole, constant(0, whole.dtype))
     if x.op == "roll":
@@ -341,7 +337,7 @@ def make(op: str, args: Sequence[Term], attr: Any, dtype: DType) -> Term:
     """An operation on terms, whichever it is: `attr` is a fold's axis or the ranks of results, and
     `dtype` what a cast gives."""
     if op in FOLDS:
-        return (rolling if op in ROLLING else reduction)(op, attr, *args)
+        return reduction(op, attr, *args)
     if op in ("cast", "bitcast"):
         return (cast if op == "cast" else bitcast)(args[0], dtype)
     if op == "results":
@@ -367,13 +363,9 @@ def _position(x: Term) -> Expr | None:
 
 
 def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
-    meaning = PRIMITIVES[op].meaning
-    assert meaning is not None
-    kind = args[0].dtype
-    wide = np.dtype(np.float32) if kind.is_float and kind.bits == 16 else kind.numpy
+    arrays = [np.asarray(a.value, a.dtype.numpy).reshape(1) for a in args]
     with np.errstate(all="ignore"):
-        arrays = [np.asarray(a.value, kind.numpy).astype(wide).reshape(1) for a in args]
-        return constant(np.asarray(meaning(*arrays)).reshape(-1)[0], result)
+        return constant(primitive(op, args[0].dtype, arrays)[0], result)
 
 
 def rebuild(
@@ -465,7 +457,7 @@ def rolled(root: Term) -> Term:
 def _guesses(x: Term) -> Iterator[Term]:
     """Rolling sums that a term may be, by its shape."""
     if x.op == "select" and x.args[1].op == "roll":
-        yield rolling("part", x.args[1].attr, *x.args[1].args)
+        yield reduction("part", x.args[1].attr, *x.args[1].args)
     if x.op != "sum" or not x.dtype.is_float:
         return
     body, one = x.args[0], constant(1, x.dtype)
@@ -477,12 +469,9 @@ def _guesses(x: Term) -> Iterator[Term]:
     for factor, weight in factors:
         difference = factor.args[0] if factor.op == "exp2" else factor
         for value in difference.args if difference.op == "add" else ():
-            if factor.op == "exp2":
-                yield rolling("roll", x.attr, value, weight)
-            elif factor is weight:
-                yield rolling("spread", x.attr, value)
-            else:
-                yield rolling("tilt", x.attr, value, weight)
+            centred = "spread" if factor is weight else "tilt"
+            op = "roll" if factor.op == "exp2" else centred
+            yield reduction(op, x.attr, *(value, weight)[: ROLLING[op]])
 
 
 # --- picking ------------------------------------------------------------------------------------
@@ -505,7 +494,7 @@ def scattered(x: Term) -> Term | None:
     for place, position, rest in _chosen(x):
         still = len(position.axes) == 1 and x.attr not in position.axes
         if still and x.attr in place.axes:
-            return rolling("scatter", x.attr, place, rest, position)
+            return reduction("scatter", x.attr, place, rest, position)
     return None
 
 

@@ -27,16 +27,15 @@ from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
-import egglog as eg
 import numpy as np
 from dodeca.dialect import DTYPES, DType, context, evaluate
+from dodeca.explaining import laws
 from dodeca.passes import terms
 from dodeca.passes.decompose import Decomposer, axis_order
 from dodeca.passes.egraph import Budget, Saturated, saturate
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.rules import TABLE, Rewrite, Rule
 from dodeca.passes.terms import Term
-from egglog.declarations import EqDecl, ExprFactDecl, LitDecl, UnboundVarDecl
 from ml_dtypes import finfo
 from mlir import ir
 from mlir.dialects import func
@@ -63,24 +62,23 @@ class Call:
 Tree = Var | Call | float | str
 
 
-def read(found: Any) -> Tree:
-    """An egglog expression or fact as a tree."""
-    if isinstance(found, eg.Fact):
-        fact = found.fact
-        if isinstance(fact, EqDecl):
-            return Call("=", tuple(_read(e, fact.tp) for e in (fact.left, fact.right)))
-        assert isinstance(fact, ExprFactDecl)
-        return _read(fact.typed_expr.expr, fact.typed_expr.tp)
-    return _read(found.__egg_typed_expr__.expr, found.__egg_typed_expr__.tp)
+# what egglog's words are here
+OPS = {"sum_of": "__add__", "product_of": "__mul__", "+": "__add__", "*": "__mul__"}
+OPS |= {"abs": "__abs__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+OPS |= {"set-contains": "contains", "set-not-contains": "not_contains"}
 
 
-def _read(expr: Any, sort: Any) -> Tree:
-    if isinstance(expr, UnboundVarDecl):
-        return Var(expr.name, sort.ident.name)
-    if isinstance(expr, LitDecl):
-        return expr.value
-    name = getattr(expr.callable, "method_name", None) or expr.callable.ident.name
-    return Call(name, tuple(_read(arg.expr, arg.tp) for arg in expr.args))
+def read(text: str) -> list[Tree]:
+    """Terms and facts in egglog's words as trees."""
+
+    def tree(found: Any) -> Tree:
+        if isinstance(found, laws.Var):
+            return Var(*found)
+        if isinstance(found, laws.Call):
+            return Call(OPS.get(found.op, found.op), tuple(map(tree, found.args)))
+        return found
+
+    return list(map(tree, laws.parsed(text)))
 
 
 def walk(tree: Tree) -> Iterator[Tree]:
@@ -134,8 +132,8 @@ class Pattern:
 
 def pattern(rewrite: Rewrite) -> Pattern:
     """The trees of a rewrite, with variables that stand for a shape replaced by it."""
-    shape = [read(f) for f in rewrite.shape]
-    guards = [(text, read(f)) for text, facts in rewrite.guards.items() for f in facts]
+    shape = [fact for text in rewrite.shape for fact in read(text)]
+    guards = [(text, fact) for text, facts in rewrite.guards.items() for fact in read(facts)]
     meaning: dict[str, Tree] = {}
     for fact in (*shape, *(g for _, g in guards)):
         assert isinstance(fact, Call)
@@ -153,7 +151,7 @@ def pattern(rewrite: Rewrite) -> Pattern:
     asked = [(text, whole(g)) for text, g in guards if g.op != "="]
     known = {name: whole(tree) for name, tree in meaning.items()}
     return Pattern(
-        whole(read(rewrite.found)), whole(read(rewrite.made)), tuple(said), tuple(asked), known
+        whole(meaning["w"]), whole(*read(rewrite.made)), tuple(said), tuple(asked), known
     )
 
 
@@ -252,12 +250,8 @@ class Instance:
         if op == "contract":
             body = _as_written("mul", *map(self.term, args[1:]))
             return _as_written("sum", body, attr=self.axis(args[0]))
-        if op in ("roll_one", "part_one"):
-            score = self.term(args[1])
-            one = terms.constant(1, score.dtype)
-            return terms.rolling(op.removesuffix("_one"), self.axis(args[0]), score, one)
         if op in terms.ROLLING:
-            return terms.rolling(op, self.axis(args[0]), *map(self.term, args[1:]))
+            return terms.reduction(op, self.axis(args[0]), *map(self.term, args[1:]))
         assert op == "select", f"tests/instances.py must be told how to make a term of {op}"
         return terms.select(*map(self.term, args))
 
@@ -570,7 +564,7 @@ def rounding(x: np.ndarray, y: np.ndarray, least: float = 0.0) -> float:
 
 
 # These have no term of their own: they are ways to compute a sum.
-NAMED = ("contract", "roll_one", "part_one", *terms.ROLLING)
+NAMED = ("contract", *terms.ROLLING)
 
 
 def prove(made: Instance, precision: str = "fast", without: tuple[str, ...] = ()) -> bool:
@@ -592,9 +586,13 @@ def _find(graph: Saturated, made: Instance, tree: Tree) -> str | None:
     if isinstance(tree, Var) or (isinstance(tree, Call) and tree.op == "cut"):
         return graph.class_of.get(made.term(tree))
     assert isinstance(tree, Call)
+    if tree.op == "real":
+        number = made.term(tree)
+        found = graph.classes.items()
+        return next((w for w, nodes in found if number in [n.template for n in nodes]), None)
     nodes = [t for t in tree.args if not (isinstance(t, Var) and t.sort == "Axis")]
     below = tuple(_find(graph, made, t) for t in nodes)
-    op = OF_TERMS.get(tree.op, tree.op).removesuffix("_one")
+    op = OF_TERMS.get(tree.op, tree.op)
     if op in ("add", "mul", "contract"):  # in no order
         below = tuple(sorted(below, key=str))
     axis = made.axis(tree.args[0]) if len(nodes) < len(tree.args) else None

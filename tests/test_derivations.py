@@ -252,12 +252,12 @@ def test_a_rolling_sum_is_one_pass() -> None:
     x, v = score(of_axis(J)), load("v", (SIZE, 3), of_axis(J), of_axis(OUT))
     plain = total(J, times(power(x, most(J, x)), v))
     assert passes(plain, axes=(ROW, OUT)) == 2
-    assert terms.rolled(plain) is terms.rolling("roll", J, x, v)
+    assert terms.rolled(plain) is terms.reduction("roll", J, x, v)
     assert passes(terms.rolled(plain), axes=(ROW, OUT)) == 1
     scores = total(OUT, times(load("q", (5, 3), of_axis(ROW), of_axis(OUT)), v))
-    assert passes(terms.rolling("roll", J, scores, v)) == 1
-    assert passes(terms.rolling("roll", J, times(x, most(J, x)), v)) == 2
-    spread, tilt = terms.rolling("spread", J, x), terms.rolling("tilt", J, x, v)
+    assert passes(terms.reduction("roll", J, scores, v)) == 1
+    assert passes(terms.reduction("roll", J, times(x, most(J, x)), v)) == 2
+    spread, tilt = terms.reduction("spread", J, x), terms.reduction("tilt", J, x, v)
     assert passes(terms.plain(spread)) == 2
     assert passes(times(spread, tilt)) == passes(terms.rolled(terms.plain(spread))) == 1
 
@@ -308,5 +308,5 @@ def test_work_is_counted_where_it_is_done() -> None:
     place = terms.load("i", (of_axis(J),), (SIZE,), DTYPES["int64"])
     position = terms.index(of_axis(ROW), place.dtype)
     value = load("g", (SIZE, 3), of_axis(J), of_axis(OUT))
-    added = terms.rolling("scatter", J, place, value, position)
+    added = terms.reduction("scatter", J, place, value, position)
     assert work(Launch("o", added, (ROW, OUT), folded=True)) == 5 * 3 + SIZE * 3

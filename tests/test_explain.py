@@ -50,8 +50,8 @@ def attention() -> tuple[Term, Term]:
     (score,) = {t.args[0] for t in parts if t.op == "max"}
     (value,) = [t for t in parts if t.op == "load" and t.attr[0] == "v"]
     score = terms.apply("mul", score, number(1.4426950408889634))
-    total = terms.rolling("roll", naive.attr, score, number(1))
-    weighted = terms.rolling("roll", naive.attr, score, value)
+    total = terms.reduction("roll", naive.attr, score, number(1))
+    weighted = terms.reduction("roll", naive.attr, score, value)
     return naive, terms.apply("mul", weighted, terms.apply("recip", total))
 
 
@@ -120,7 +120,7 @@ def read(numbers: equality.Numbers, n: int) -> Term:
     """The term that an explanation's number stands for."""
     op, data, below = numbers.pool.made[n]
     args = [read(numbers, c) for c in below]
-    if op in ("leaf", "const", "at"):
+    if op == "leaf":
         return numbers.terms[int(data[0])]
     if op == "real":
         return terms.constant(float.fromhex(data[1]), DTYPES[data[0]])
@@ -134,8 +134,8 @@ def read(numbers: equality.Numbers, n: int) -> Term:
         return terms.reduction(OPS[op], axis, *args)
     if op == "contract":
         return terms.reduction("sum", axis, terms.apply("mul", *args))
-    assert op in ("roll", "roll_one")
-    return terms.rolling("roll", axis, *args, *[number(1)][: 2 - len(args)])
+    assert op == "roll"
+    return terms.reduction("roll", axis, *args)
 
 
 SEARCHED = [r for r in rules.TABLE if r.rewrites and r.name != "commute"]
@@ -245,7 +245,7 @@ def test_numbers_are_rounded_where_they_are_made() -> None:
     top = terms.reduction("max", place, terms.apply("mul", x, scaled))
     score = terms.apply("mul", terms.apply("mul", x, number(0.1)), number(3))
     naive = terms.reduction("sum", place, terms.apply("exp2", score - top))
-    rolling = terms.rolling("roll", place, terms.apply("mul", x, scaled), number(1))
+    rolling = terms.reduction("roll", place, terms.apply("mul", x, scaled), number(1))
     found = explaining.explain_terms(naive, rolling)
     assert found.equal
     assert {"scales", "fold", "rolling"} <= {step.rule for step in found.steps}

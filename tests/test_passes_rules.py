@@ -377,7 +377,7 @@ def proved(
 
 
 def roll(score: Term, weight: Term, axis: Axis = J) -> Term:
-    return terms.unrolled(terms.rolling("roll", axis, score, weight))
+    return terms.unrolled(terms.reduction("roll", axis, score, weight))
 
 
 def so_far(op: str, x: Term, outside: float) -> Term:

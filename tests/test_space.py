@@ -63,7 +63,7 @@ def attention(rows: int, places: int, width: int) -> Space:
     i, e, r = Axis("d0", rows), Axis("d1", width), Axis("r0", places)
     score = terms.load("a0", (of_axis(i), of_axis(r)), (rows, places), F32)
     weight = terms.load("a1", (of_axis(r), of_axis(e)), (places, width), F32)
-    return Space(terms.plain(terms.rolling("roll", r, score, weight)), (i, e), CPU)
+    return Space(terms.plain(terms.reduction("roll", r, score, weight)), (i, e), CPU)
 
 
 def scatter(count: int, rows: int, width: int) -> Space:
@@ -72,7 +72,7 @@ def scatter(count: int, rows: int, width: int) -> Space:
     place = terms.load("a0", (of_axis(r),), (count,), DTYPES["int64"])
     value = terms.load("a1", (of_axis(r), of_axis(e)), (count, width), F32)
     position = terms.index(of_axis(d), DTYPES["int64"])
-    return Space(terms.plain(terms.rolling("scatter", r, place, value, position)), (d, e), CPU)
+    return Space(terms.plain(terms.reduction("scatter", r, place, value, position)), (d, e), CPU)
 
 
 # --- what it gives ------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ conditions holds; what a place lacks is what stopped the rule there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-import egglog as eg
-
-from ..passes import rules, terms
+from ..passes import egraph, terms
 from ..passes.rules import Rewrite, Rule
 from ..passes.terms import Term
 from .closure import COMMUTATIVE, Made
@@ -116,25 +114,26 @@ class _Looked:
         self.laws = laws_of(rule)
         self.conditions = [_conditions(rule, rewrite) for rewrite in rule.rewrites]
         graph = search.final.graph
-        graph.run(rules.analysis().saturate())
-        graph.run(eg.ruleset(*(m for n in range(len(self.laws)) for m in self._marks(n))))
+        egraph.tell(graph, "(run-schedule (saturate (run analysis)))", "(ruleset marks)")
+        egraph.tell(graph, *(m for n in range(len(self.laws)) for m in self._marks(n)))
+        egraph.tell(graph, "(run marks 1)")
         self.now = Snapshot.of(graph)
         self.numbers = search.numbers
         self.given = range(len(self.numbers.pool.made))
         self.chosen = self._choose()
 
-    def _marks(self, n: int) -> Iterator[eg.RewriteOrRule]:
+    def _marks(self, n: int) -> Iterator[str]:
         """Rules that mark where the left side is, with each condition of the shape and with all,
         and then with each guard."""
         law, (shape, guards) = self.laws[n], self.conditions[n]
         left = self._left(n)
         first, *_ = law.rewrite.shape
-        yield mark(f"left_{n}", left, [first])
-        for i, facts in enumerate(shape.values()):
-            yield mark(f"shape_{n}_{i}", left, [first, *facts])
-        yield mark(f"shape_{n}", law.variables, law.rewrite.shape)
-        for i, facts in enumerate(guards.values()):
-            yield mark(f"guard_{n}_{i}", law.variables, [*law.rewrite.shape, *facts])
+        yield mark(f"left_{n}", left, [first], "marks")
+        for i, fact in enumerate(shape.values()):
+            yield mark(f"shape_{n}_{i}", left, [first, fact], "marks")
+        yield mark(f"shape_{n}", law.variables, law.rewrite.shape, "marks")
+        for i, fact in enumerate(guards.values()):
+            yield mark(f"guard_{n}_{i}", law.variables, [*law.rewrite.shape, fact], "marks")
 
     def _left(self, n: int) -> dict[str, str]:
         """The variables of the left side, and that of the place."""
@@ -239,13 +238,10 @@ def _matches(
                 yield {n: sum((part.get(n, ()) for part in found), ()) for n in names}
 
 
-Conditions = dict[str, Sequence[Any]]
+Conditions = dict[str, str]
 
 
 def _conditions(rule: Rule, rewrite: Rewrite) -> tuple[Conditions, Conditions]:
     """The conditions that belong to a rewrite's shape, and its guards, by what they say."""
     texts = [text for text in rule.when.split("; ") if text and text not in rewrite.guards]
-    facts = rewrite.shape[1:]
-    if len(texts) != len(facts):  # a condition that says several things
-        return ({"; ".join(texts): facts} if texts else {}), dict(rewrite.guards)
-    return {t: [f] for t, f in zip(texts, facts, strict=True)}, dict(rewrite.guards)
+    return dict(zip(texts, rewrite.shape[1:], strict=True)), dict(rewrite.guards)

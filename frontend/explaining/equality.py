@@ -29,7 +29,7 @@ from .laws import Call, Law, Snapshot, Tree, build, laws_of, marks, parsed, vari
 from .wording import Explanation, Result, Step, Words
 
 Pair = tuple[Term, Term]
-JOINED = dict(egraph._JOINED)  # laws that are joined before any rule, by name
+JOINED = dict(egraph.JOINED)  # laws that are joined before any rule, by name
 VARIANTS = 24  # ways to name the axes of a term
 WITHOUT_SEARCH = {
     "cut": "x[j] = x, read at the place that the parts of j give",
@@ -89,15 +89,11 @@ class Numbers:
         return self._number[root]
 
     def _add(self, t: Term) -> int:
-        if t.op in ("roll", "part") and t.args[1] is terms.constant(1, t.args[1].dtype):
-            below = (self._number[t.args[0]],)  # without its weight, in a node of its own
-            return self.pool.add(Made(f"{t.op}_one", (_axis(t.attr),), below))
-
         def make(made: Made) -> int:
             named = made.op == "named"
             return self._number[self.terms[int(made.data[0])]] if named else self.pool.add(made)
 
-        return build(parsed(egraph._encode(t, self._index)), {}, make)
+        return build(parsed(egraph.encode(t, self._index))[0], {}, make)
 
 
 # --- searching ----------------------------------------------------------------------------------
@@ -148,8 +144,8 @@ class Search:
         """Join numbers with what they are in their dtype; those that were not joined yet."""
         found = [pair for pair in now.unrounded() if now.find(pair[0]) != now.find(pair[1])]
         for pair in found:
-            made, rounded = (rules.Node.real(x.data[0], float.fromhex(x.data[1])) for x in pair)
-            graph.register(eg.union(made).with_(rounded))
+            made, rounded = (f'(real "{x.data[0]}" {float.fromhex(x.data[1])!r})' for x in pair)
+            egraph.tell(graph, f"(union {made} {rounded})")
         return found
 
 
@@ -158,6 +154,7 @@ class Trace(Search):
 
     def __init__(self, question: Question, without: Collection[str] = ()):
         self.equations: list[Equation] = []
+        self._marked: set[str] = set()  # the rules whose marks the e-graph knows
         super().__init__(question, without)
         self.closure.enter(*(self.numbers.add(t) for pair in question.pairs for t in pair))
 
@@ -179,7 +176,7 @@ class Trace(Search):
             if y is not None and y in self.numbers:
                 self._join(Equation(name, None, None, number(x), number(y)))
         for split in self.question.splits:
-            for whole, axis, part in egraph._parts(order, *split):
+            for whole, axis, part in egraph.cut_parts(order, *split):
                 if part in self.numbers:
                     cut = self.numbers.pool.add(Made("cut", (_axis(axis),), (number(whole),)))
                     self._join(Equation("cut", None, None, cut, number(part)))
@@ -189,7 +186,9 @@ class Trace(Search):
         """The places where a rule holds, as equations; `commute` has none, for operands are in no
         order here."""
         if rule.name != "commute":
-            graph.run(marks(rule))
+            new = [marks(rule)] if rule.name not in self._marked else []
+            egraph.tell(graph, *new, f"(run marks_{rule.name} 1)")
+            self._marked.add(rule.name)
             now = Snapshot.of(graph)
             self._see(rule, iteration, now)
             for pair in self._round(graph, now):
@@ -396,8 +395,7 @@ def _renamed(t: Term, axes: Mapping[Axis, Axis]) -> Term:
             places = {a: of_axis(axes[a]) for a in x.axes if a in axes}
             made[x] = terms.at(x, places, {c: made[c] for c in x.children})
         elif x.op in terms.FOLDS:
-            fold = terms.reduction if x.op in terms.REDUCTIONS else terms.rolling
-            made[x] = fold(x.op, axes[x.attr], *(made[a] for a in x.args))
+            made[x] = terms.reduction(x.op, axes[x.attr], *(made[a] for a in x.args))
         else:
             made[x] = terms.rebuild(x, made)
     return made[t]

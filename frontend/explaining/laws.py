@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import egglog as eg
@@ -44,43 +44,26 @@ class Call(NamedTuple):
 
 
 Tree = Var | Call | float | int | str
-OPERATORS = {"__add__": "sum_of", "__mul__": "product_of"}
+SORTS = {"axis": "Axis", "vec-of": "Vec", "vec-empty": "Vec", "*": "f64", "=": ""}  # of calls
 
 
-def read(found: Any) -> Tree:
-    """An egglog expression or fact as a tree."""
-    if hasattr(found, "fact"):
-        fact = found.fact
-        if hasattr(fact, "left"):
-            return Call("=", "", tuple(_read(e, fact.tp) for e in (fact.left, fact.right)))
-        return _read(fact.typed_expr.expr, fact.typed_expr.tp)
-    return _read(found.__egg_typed_expr__.expr, found.__egg_typed_expr__.tp)
-
-
-def _read(expr: Any, kind: Any) -> Tree:
-    sort = kind.ident.name
-    if hasattr(expr, "value"):
-        return expr.value
-    if not hasattr(expr, "callable"):
-        return Var(expr.name, sort)
-    name = str(getattr(expr.callable, "method_name", expr.callable.ident.name))
-    name = OPERATORS.get(name, name) if sort == "Node" else name
-    return Call(name, sort, tuple(_read(arg.expr, arg.tp) for arg in expr.args))
-
-
-def parsed(text: str) -> Tree:
-    """A term of egglog's own notation as a tree: (sum_over (axis "r0:8") (named 3))."""
+def parsed(text: str) -> list[Tree]:
+    """Terms and facts in egglog's notation as trees: (= w (sum_over j x)), (named 3)."""
     open_: list[list[Any]] = [[]]
-    for token in re.findall(r'"[^"]*"|[()]|[^\s()]+', text):
+    tokens = re.findall(r'"[^"]*"|[()]|[^\s()]+', text)
+    for before, token in pairwise(["", *tokens]):
         if token == "(":
             open_.append([])
         elif token == ")":
             op, *args = open_.pop()
-            sort = {"axis": "Axis", "vec-of": "Vec"}.get(op, "Node")
-            open_[-1].append(Call(op, sort, tuple(args)))
+            open_[-1].append(Call(op, SORTS.get(op, "Node"), tuple(args)))
+        elif before == "(":
+            open_[-1].append(token)
+        elif token[0].isalpha():
+            open_[-1].append(Var(token, rules.SORTS.get(token, "Axes")))
         else:
-            open_[-1].append(token if token[0].isalpha() else json.loads(token))
-    return open_[0][0]
+            open_[-1].append(json.loads(token))
+    return open_[0]
 
 
 def variables(*trees: Tree) -> dict[str, str]:
@@ -109,7 +92,7 @@ def build(tree: Tree, values: Mapping[str, Any], make: Callable[[Made], Any]) ->
     if None in args:
         return None
     if tree.sort == "f64":
-        assert tree.op == "__mul__", f"a law computes {tree.op}"
+        assert tree.op == "*", f"a law computes {tree.op}"
         return args[0] * args[1]
     if tree.sort == "Axis":
         return args[0]
@@ -131,11 +114,11 @@ class Law:
     @staticmethod
     def of(rewrite: Rewrite) -> Law:
         """What is found is in the first fact, as `w = ...`."""
-        shape = [read(fact) for fact in rewrite.shape]
-        first = shape[0]
-        assert isinstance(first, Call) and first.args[0] == read(rewrite.found)
-        kept = {n: s for n, s in variables(*shape).items() if s in _sorts()}  # `w` comes first
-        return Law(rewrite, first.args[1], read(rewrite.made), kept)
+        shape = [tree for fact in rewrite.shape for tree in parsed(fact)]
+        first, (made,) = shape[0], parsed(rewrite.made)
+        assert isinstance(first, Call) and first.args[0] == Var("w", "Node")
+        kept = {n: s for n, s in variables(*shape).items() if s != "Axes"}  # `w` comes first
+        return Law(rewrite, first.args[1], made, kept)
 
 
 @cache
@@ -144,25 +127,21 @@ def laws_of(rule: Rule) -> tuple[Law, ...]:
     return tuple(map(Law.of, rule.rewrites))
 
 
-def _sorts() -> dict[str, type]:
-    return {"Node": rules.Node, "Axis": rules.Axis, "f64": eg.f64, "String": eg.String}
-
-
-def mark(name: str, variables: Mapping[str, str], facts: Iterable[Any]) -> eg.RewriteOrRule:
+def mark(name: str, variables: Mapping[str, str], facts: Iterable[str], ruleset: str) -> str:
     """A rule that changes nothing, but writes what the variables are where the facts hold."""
-    sorts = {n: _sorts()[s] for n, s in variables.items()}
-    relation: Any = eg.relation(MARK + name, *sorts.values())
-    return eg.rule(*facts).then(relation(*(eg.var(n, s) for n, s in sorts.items())))
+    relation = f"(relation {MARK}{name} ({' '.join(variables.values())}))"
+    written = f"({MARK}{name} {' '.join(variables)})"
+    return f"{relation}(rule ({' '.join(facts)}) ({written}) :ruleset {ruleset})"
 
 
 @cache
-def marks(rule: Rule) -> eg.Ruleset:
-    """Marks the places where the n-th law of a rule holds, under `name_n`."""
-    found = []
+def marks(rule: Rule) -> str:
+    """A ruleset, `marks_name`, that marks where the n-th law of a rule holds, under `name_n`."""
+    told = f"(ruleset marks_{rule.name})"
     for n, law in enumerate(laws_of(rule)):
-        facts = chain(law.rewrite.shape, *law.rewrite.guards.values())
-        found.append(mark(f"{rule.name}_{n}", law.variables, facts))
-    return eg.ruleset(*found)
+        facts = (*law.rewrite.shape, *law.rewrite.guards.values())
+        told += mark(f"{rule.name}_{n}", law.variables, facts, f"marks_{rule.name}")
+    return told
 
 
 # --- what an e-graph holds ----------------------------------------------------------------------
@@ -223,7 +202,7 @@ def _value(nodes: Mapping[str, Any], name: str) -> tuple[Any, str]:
     node = nodes[name]
     if node["eclass"].startswith("Node-"):
         return node["eclass"], "Node"
-    if node["op"] == "Vec":
+    if node["op"] in ("vec-of", "vec-empty"):
         return [nodes[child]["eclass"] for child in node["children"]], "Vec"
     if node["eclass"].startswith("Axis-"):
         return _value(nodes, node["children"][0])

@@ -215,7 +215,7 @@ class Words:
         """A node's text, and how tightly it holds together."""
         plain = [self._inside[c][0] for c in made.below]
         plain = sorted(plain) if made.op in COMMUTATIVE else plain  # the same in every text
-        if made.op in ("leaf", "const", "at"):
+        if made.op == "leaf":
             return self._leaf(self.numbers.terms[int(made.data[0])]), ATOM
         if made.op == "real":
             value = float.fromhex(made.data[1])
@@ -236,8 +236,7 @@ class Words:
         if made.op in ("apply1", "apply2"):
             return f"{made.data[0].replace(':', '.')}({', '.join(plain)})", ATOM
         words = [*map(self.data, made.data), *plain]
-        name = made.op.removesuffix("_over").removesuffix("_one")
-        return f"{name}({', '.join(words)})", ATOM
+        return f"{made.op.removesuffix('_over')}({', '.join(words)})", ATOM
 
     def _part(self, n: int, least: int) -> str:
         """An operand that must hold together as tightly as `least`."""

@@ -100,7 +100,7 @@ func.func @domain_count(%x: tensor<4xf32>, %y: tensor<4xf32>) {
 #same = affine_map<(d0) -> (d0)>
 #symbol = affine_map<(d0)[s0] -> (s0)>
 func.func @domain_symbols(%x: tensor<4xf32>) {
-  // expected-error @below {{contiguous: domain 0 has 1 dimensions and 1 symbols, expected 1 and 0}}
+  // expected-error @below {{contiguous: domain 0 (d0)[s0] -> (s0) has 1 dimensions, 1 symbols and 1 results, expected 1, 0 and 1}}
   %0 = "dodeca.contiguous"(%x) {maps = [#same], domains = [#symbol], fill = 0.0 : f32, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
