@@ -20,8 +20,8 @@ from mlir import ir
 from .compile import Search
 from .dialect.errors import CompileError, ParseError
 from .kernel_tasks import build, reference_cases, space_of, tasks_of
-from .passes.extract import Chosen
 from .passes.fuse import Fused, assemble, candidates
+from .passes.panels import Chosen
 from .passes.regions import Region
 from .passes.targets import Target
 from .pipeline import Clock, compile_kernels, simplified

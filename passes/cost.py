@@ -208,7 +208,8 @@ class _Counter:
             level = self._level(around).home(axes)
             self._count(level, self._vectors(bits, axes, level) * price)
         for around, load in parts.loads:
-            self._load(load, self._level(around).home(load.axes))
+            beside = around[-1].args[0].axes if around else term.axes
+            self._load(load, self._level(around).home(load.axes), beside)
         self.term, together = term, joint(term)
         for around, fold in parts.folds:
             self._reduce(fold, together[fold], around)
@@ -242,7 +243,8 @@ class _Counter:
         self.work.instructions += level.data["trips"] * instructions
         level.data["turn"] = level.data.get("turn", 0.0) + instructions
 
-    def _load(self, term: Term, level: Level) -> None:
+    def _load(self, term: Term, level: Level, beside: frozenset[Axis]) -> None:
+        """Count a load; `beside` are the axes of what it is part of."""
         name, index, shape = term.attr
         if not name.startswith("%"):  # no local buffer
             self._fetch(term)
@@ -263,7 +265,8 @@ class _Counter:
                 level.data["registers"] += vectors
             return
         out = sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
-        if self.schedule.vector not in (None, wide[-1].name):  # each is spread over a vector
+        vector = self.schedule.vector
+        if vector != wide[-1].name and any(a.name == vector for a in beside):  # spread over it
             price = BROADCAST_LOAD
         else:  # each element in a cache line, often a page, of its own
             price = SCALAR_LOAD * (6.0 if index and length * shape[-1] > 4096 else 1.0)

@@ -22,8 +22,8 @@ from .buffers import Candidate
 from .cost import INSTRUCTIONS
 from .egraph import BINDERS, ENode, Saturated, Split
 from .index import Axis, Quotient, of_axis
+from .panels import Chosen, packed
 from .placement import contiguous_along, deep_recursion
-from .schedule import Schedule
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
 
@@ -71,32 +71,6 @@ def _blocks(leaf: Term) -> Iterator[tuple[Axis, int]]:
 def _split(axis: Axis, size: int) -> Split:
     inner = Axis(f"r{50 + int(axis.name[1:])}", size)
     return axis, Axis(axis.name, axis.size // size), inner
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """One kernel: it stores `term` at every point of `axes` into the buffer `name`.
-
-    Or, of several that run as one, each result over the first of the axes.
-    """
-
-    name: str
-    axes: tuple[Axis, ...]
-    term: Term
-    schedule: Schedule
-    seconds: float
-    free: bool
-    parts: tuple[Chosen, ...] = ()  # the kernels of the results, if there are several
-
-    @property
-    def names(self) -> list[str]:
-        """The buffers that it stores."""
-        return [part.name for part in self.parts] or [self.name]
-
-    @cached_property
-    def reads(self) -> list[str]:
-        """The buffers that it loads, in order of first use."""
-        return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +122,7 @@ class Extractor:
     outputs: Sequence[str]
     target: Target
     inputs: Sequence[str]
+    early: frozenset[str] = frozenset()  # the inputs that are there before a call
     strict: bool = False
     count: int = 1  # how many sets of kernels are wanted
     begin: frozenset[str] = frozenset()  # the values of a set that may be good
@@ -216,7 +191,11 @@ class Extractor:
 
     def _consider(self, kept: set[str]) -> None:
         """Price a set and remember it, if it is among the best."""
-        seconds, kernels = self._total(kept, self._kernel, self._as_one)
+        _, kernels = self._total(kept, self._kernel, self._as_one)
+        early = self.early.union(name for k in kernels if k.free for name in k.names)
+        seconds = sum(
+            packed(k, early, self.target, self.strict).seconds for k in kernels if not k.free
+        )
         if all(kernels != other for _, other in self.best):
             self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])
             del self.best[self.count :]
@@ -533,9 +512,13 @@ class _Cheapest:
             return self._times(axes) * INSTRUCTIONS.get(node.op, 1.0)
         wide = self._vector_axis(axes)
         spread = self.vector is not None and wide != self.vector  # one element for a whole vector
-        if wide is None or spread or contiguous_along(term.attr[1], wide, self.target.lanes(32)):
+        _, index, shape = term.attr
+        out = sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
+        row = wide is None or spread or contiguous_along(index, wide, self.target.lanes(32))
+        if row and not out:
             return self._times(axes) * cost.VECTOR_LOAD
-        return self._times(axes) * cost.SCALAR_LOAD * self.target.lanes(max(8, term.dtype.bits)) * 2
+        each = cost.SCALAR_LOAD * 2 + cost.CLAMP * out
+        return self._times(axes) * each * self.target.lanes(max(8, term.dtype.bits))
 
     def _vector_axis(self, axes: frozenset[Axis]) -> Axis | None:
         if self.target.is_gpu:

@@ -26,9 +26,10 @@ from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
 from .decompose import Decomposer
 from .egraph import Budget, Saturated, saturate
-from .extract import Chosen, Extractor, splittable
+from .extract import Extractor, splittable
 from .index import Axis, Expr
 from .layouts import laid_out
+from .panels import Chosen
 from .regions import Region, partition, spreads
 from .schedule import Schedule
 from .targets import Target
@@ -146,7 +147,7 @@ def _solve(
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
     extractor = Extractor(
-        graph, found, outputs, target, inputs, precision == "strict", max(count, SETS), begin
+        graph, found, outputs, target, inputs, free, precision == "strict", max(count, SETS), begin
     )
     sets = extractor.run()
     report = {"operations": len(region.operations), **graph.report}

@@ -16,10 +16,9 @@ from functools import lru_cache
 from mlir import ir
 
 from . import cost, terms
-from .extract import Chosen
 from .index import Axis, of_axis
 from .loops import standing
-from .panels import Packed, packed
+from .panels import Chosen, Packed, packed
 from .regions import Region
 from .targets import Target
 from .terms import Term

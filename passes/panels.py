@@ -11,17 +11,42 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from . import cost, terms
-from .extract import Chosen
 from .index import Axis, of_axis
 from .loops import standing
-from .schedule import schedules
+from .schedule import Schedule, schedules
 from .targets import Target
-from .terms import Term
+from .terms import Term, postorder
 
 WIDTHS = (2, 4, 8)  # vectors side by side in a panel
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One kernel: it stores `term` at every point of `axes` into the buffer `name`.
+
+    Or, of several that run as one, each result over the first of the axes.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    term: Term
+    schedule: Schedule
+    seconds: float
+    free: bool
+    parts: tuple[Chosen, ...] = ()  # the kernels of the results, if there are several
+
+    @property
+    def names(self) -> list[str]:
+        """The buffers that it stores."""
+        return [part.name for part in self.parts] or [self.name]
+
+    @cached_property
+    def reads(self) -> list[str]:
+        """The buffers that it loads, in order of first use."""
+        return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
 
 
 @dataclass(frozen=True)

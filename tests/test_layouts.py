@@ -12,12 +12,11 @@ import dodeca as dd
 import numpy as np
 import pytest
 from dodeca.passes import cost, layouts, terms
-from dodeca.passes.extract import Chosen
 from dodeca.passes.fuse import assemble, candidates
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.layouts import Layouts
 from dodeca.passes.loops import goes_on
-from dodeca.passes.panels import Packed, packed
+from dodeca.passes.panels import Chosen, Packed, packed
 from dodeca.passes.regions import Region
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.targets import find_target

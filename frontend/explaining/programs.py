@@ -14,8 +14,9 @@ from ..dialect.ops import NAME, WEIGHT, entry_function, named_arguments
 from ..pass_pipeline import build_pipeline
 from ..passes import terms
 from ..passes.comprehend import Comprehension
-from ..passes.extract import Chosen, splittable
+from ..passes.extract import splittable
 from ..passes.fuse import fuse, rename_buffers
+from ..passes.panels import Chosen
 from ..passes.regions import Region
 from ..passes.targets import find_target
 from ..passes.terms import Term
