@@ -199,9 +199,8 @@ def _scheduled(
     if lanes > 1:  # rows first: what the vector axis indexes stays near while they go by
         key = (lambda a: (a not in pair, a is vector)) if inside else (lambda a: a is not vector)
         _grow_blocks(sorted(axes[::-1], key=key), cut, programs)
-        for a in axes:  # as many blocks, of nearly one size
-            even = -(-a.size // max(1, -(-a.size // cut[a])))
-            cut[a] = min(cut[a], -(-even // tiles[a]) * tiles[a])
+        for a in axes:
+            cut[a] = _even(a.size, cut[a], tiles[a])
     serial = [a for a in axes if cut[a] > tiles[a]]
     if vector is not None and any(vector not in t.axes for t in inside):
         serial.sort(key=lambda a: a is vector)  # what does not depend on it comes before its loop
@@ -228,3 +227,10 @@ def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int) -> None:
                 break
             cut[a] = grown
             programs = programs // before * after
+
+
+def _even(size: int, block: int, tile: int) -> int:
+    """A block of whole tiles, as large or down to half of it, so that the last overlaps least."""
+    count = -(-size // block) if block else 0
+    blocks = [-(-size // (n * tile)) * tile for n in range(count, 2 * count + 1) if n]
+    return min(blocks, key=lambda b: -(-size // b) * b, default=block) if count > 1 else block
