@@ -27,9 +27,9 @@ from unittest.mock import patch
 import dodeca as dd
 import numpy as np
 from dodeca.dialect.ops import WEIGHT, entry_function, named_arguments
+from dodeca.fusion import candidates, fuse
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import fuse as fusing
-from dodeca.passes.fuse import candidates, fuse
 from dodeca.passes.regions import partition
 from dodeca.passes.targets import find_target
 from dodeca.runtime.device import cpu_identity

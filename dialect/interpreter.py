@@ -165,9 +165,8 @@ def _as_strides(view: View, sources: list[Array], shape: tuple[int, ...]) -> Arr
     axes = [expr.position for expr in exprs if isinstance(expr, ir.AffineDimExpr)]
     if [shape[axis] for axis in axes] != list(source.shape) or len({*axes}) < len(axes):
         return None
-    moved = source.transpose(np.argsort(axes)) if axes else source
     lacking = [axis for axis in range(len(shape)) if axis not in axes]
-    return np.broadcast_to(np.expand_dims(moved, lacking), shape)
+    return np.broadcast_to(np.expand_dims(source.transpose(np.argsort(axes)), lacking), shape)
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> Array:
@@ -177,8 +176,7 @@ def _along(axis: int, shape: tuple[int, ...]) -> Array:
 
 def convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
     """`cast`: floats truncate and saturate to integers, NaN gives 0, integers wrap."""
-    floating = source.kind in "fV" or source == dtype("bfloat16").numpy
-    if floating and target.kind in "iu":
+    if source.kind in "fV" and target.kind in "iu":  # numpy counts bfloat16 among the voids
         wide = x.astype(np.float64) if source.itemsize < 8 else x
         info = np.iinfo(target)
         low, high = wide.dtype.type(info.min), wide.dtype.type(info.max)

@@ -161,14 +161,12 @@ def check_view(view: View, operands: ViewOperands, result: TensorType) -> None:
     sources = [TensorType.of(x) for x in operands.sources]
     indices = [TensorType.of(x) for x in operands.indices]
     _check_extents("contiguous", result, len(operands.extents))
-    given = (("sources", len(sources), MAX_SOURCES), ("indices", len(indices), MAX_INDICES))
-    for label, count, limit in given:
-        if count > limit:
-            raise ShapeError(f"contiguous: takes at most {limit} {label}, got {count}")
-    pairs = [(sources, "sources", view.maps, "maps")]
-    pairs += [(indices, "indices", view.index_maps, "index maps")]
-    pairs += [(sources, "sources", view.domains, "domains")] if view.domains else []
-    for found, label, maps, kind in pairs:
+    fields = [("sources", sources, MAX_SOURCES, "maps", view.maps)]
+    fields += [("indices", indices, MAX_INDICES, "index maps", view.index_maps)]
+    fields += [("sources", sources, MAX_SOURCES, "domains", view.domains)] if view.domains else []
+    for label, found, limit, kind, maps in fields:
+        if len(found) > limit:
+            raise ShapeError(f"contiguous: takes at most {limit} {label}, got {len(found)}")
         if len(found) != len(maps):
             raise ShapeError(f"contiguous: {len(found)} {label}, but {len(maps)} {kind}")
     symbols = len(indices) + len(operands.extents)
@@ -274,9 +272,7 @@ def constant(value: Any, element: DType | str, shape: Sequence[int] = ()) -> ir.
     if array.ndim and array.shape != tuple(shape):
         raise ShapeError(f"constant: the array is {array.shape}, the shape {tuple(shape)}")
     values = [scalar_attr(x, kind) for x in array.reshape(-1)]
-    if array.ndim == 0:
-        attribute = ir.DenseElementsAttr.get_splat(result.mlir, values[0])
-    elif values:
+    if values:  # a single one stands in every place
         attribute = ir.DenseElementsAttr.get(values, result.mlir)
     else:  # the bindings make no attribute without elements
         attribute = ir.Attribute.parse(f"dense<> : {result.mlir}")
@@ -398,8 +394,6 @@ def read_array(attribute: ir.Attribute) -> np.ndarray:
     elements = ir.DenseElementsAttr(attribute)
     kind = TensorType.of(elements.type)
     shape = [size or 0 for size in kind.shape]  # all are known: a constant's type is static
-    if 0 in shape:
-        return np.zeros(shape, kind.dtype.numpy)
     if elements.is_splat:
         return np.full(shape, read_scalar(elements.get_splat_value()), kind.dtype.numpy)
     if kind.dtype.name == "bfloat16":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mlir import ir
 
-from .passes.fuse import candidates
+from .fusion import candidates
 from .passes.targets import find_target
 
 

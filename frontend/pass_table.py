@@ -18,7 +18,7 @@ from typing import Any
 from mlir import ir
 
 from .candidates import CandidatesOptions, print_candidates
-from .passes.fuse import fuse
+from .fusion import fuse
 from .passes.lower import keep_sqrt, lowering
 from .passes.targets import find_target
 from .passes.tile import tile

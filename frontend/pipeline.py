@@ -20,8 +20,8 @@ from .dialect import TensorType, verify
 from .dialect.errors import CompileError, Error
 from .dialect.ops import NAME, WEIGHT, entry_function, named_arguments
 from .dialect.verifier import walk
+from .fusion import PREDICTED, fuse
 from .pass_pipeline import build_pipeline
-from .passes.fuse import PREDICTED, fuse
 from .passes.index import Axis
 from .passes.targets import Target, find_target
 from .passes.terms import Term, postorder

@@ -19,8 +19,8 @@ from mlir import ir
 
 from .compile import Search
 from .dialect.errors import CompileError, ParseError
+from .fusion import Fused, assemble, candidates
 from .kernel_tasks import build, reference_cases, space_of, tasks_of
-from .passes.fuse import Fused, assemble, candidates
 from .passes.panels import Chosen
 from .passes.regions import Region
 from .passes.targets import Target

@@ -138,7 +138,7 @@ def _constant(operation: ir.Operation, kind: TensorType, point: Point) -> Term:
     if elements.is_splat:
         return terms.constant(ops.read_scalar(elements.get_splat_value()), kind.dtype)
     values = ops.read_array(elements)
-    position, stride = Expr(0), 1
-    for expr, size in zip(reversed(point), reversed(values.shape), strict=True):
-        position, stride = position + expr * stride, stride * size
+    position = Expr(0)
+    for expr, size in zip(point, values.shape, strict=True):
+        position = position * size + expr
     return terms.table(values, position, kind.dtype)

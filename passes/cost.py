@@ -30,13 +30,14 @@ INSTRUCTIONS = {
     "larger": 3.0, "results": 0.0,
 }  # fmt: skip
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
+SCALAR_STORE = 3.0  # one element of a vector, to a line of its own
 VECTOR_LOAD = 0.6
 ODD_LOAD = 4.0  # a vector whose length is no power of two, in pieces
 BROADCAST_LOAD = 0.6
 SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
 FAR = 16.0  # waiting for a line in a page of its own
-PAGE = 4096.0  # bytes
+PAGE, PAGES = 4096.0, 64  # bytes; so many pages are found at once
 TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
 CLAMP = 3.0  # a coordinate that is kept inside its buffer
 LOOP = 1.0  # counting and branching, for each turn of a loop
@@ -213,9 +214,9 @@ class _Counter:
         self.term, together = term, joint(term)
         for around, fold in parts.folds:
             self._reduce(fold, together[fold], around)
-        wide = [a for a in self.axes if self.schedule.tile(a) > 1]
+        wide = last.shape(frozenset(self.axes))
         rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
-        store = INSTRUCTIONS["add"] if rows else SCALAR_LOAD * self.schedule.lanes
+        store = INSTRUCTIONS["add"] if rows else SCALAR_STORE * self.schedule.lanes
         for result, _ in terms.outcomes(term, len(self.axes)):
             vectors = self._vectors(max(8, result.dtype.bits), frozenset(self.axes), last)
             self.work.instructions += trips * vectors * store
@@ -279,7 +280,8 @@ class _Counter:
         for expr, size in zip(index, shape, strict=True):
             step = step * size + (expr.coefficient(level.own) or 0 if level.own else 0)
         apart = abs(step) * term.dtype.bytes
-        if level.own is None or apart * level.own.size <= self.target.near:
+        turns = level.own.size if level.own else 0
+        if turns <= PAGES or apart * turns <= self.target.near:
             return 0.0
         return FAR * min(1.0, apart / PAGE)
 

@@ -16,8 +16,10 @@ from mlir import ir
 from ..dialect import PRIMITIVES, View, ops
 from ..dialect.errors import CompileError
 from . import terms
-from .index import Axis, Datum, Expr, Quotient, of_term
+from .index import Atom, Axis, Datum, Expr, Quotient, of_term
 from .terms import REDUCTIONS, Term, postorder
+
+Place = tuple[Expr, ...]  # where a tensor is read: an expression for each of its dimensions
 
 
 def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
@@ -46,21 +48,21 @@ class Decomposer:
         axes = axis_order(term.axes)
         if term.op == "load":
             name, index, _ = term.attr
-            return self._view([self.buffers[name]], [index], axes)
+            return self._view(axes, (self.buffers[name], index))
         if term.op == "const":
             return ops.constant(term.value, term.dtype, ())
         if term.op == "index":
             return self._index(term.attr, axes, term)
         if term.op == "nonneg":  # a source of one element, read outside its domain as False
-            return self._view([ops.constant(True, "bool", ())], [()], axes, [(term.attr,)])
+            return self._view(axes, (ops.constant(True, "bool", ()), ()), domains=[(term.attr,)])
         if term.op == "table":
             values = [terms.parse_constant(text, term.dtype) for text in term.attr[0]]
             line = ops.constant(values, term.dtype, (len(values),))
-            return self._view([line], [(term.attr[1],)], axes)
+            return self._view(axes, (line, (term.attr[1],)))
         if term.op == "select":
             condition, *branches = term.args
-            sources, places = [self.made[b] for b in branches], [_own_place(b) for b in branches]
-            return self._view(sources, places, axes, [(of_term(condition) + -1,), ()])
+            read = [(self.made[b], _own_place(b)) for b in branches]
+            return self._view(axes, *read, domains=[(of_term(condition) + -1,), ()])
         if term.op in REDUCTIONS:
             around = axis_order(term.args[0].axes | {term.attr})
             body = self._spread(term.args[0], around)
@@ -79,23 +81,20 @@ class Decomposer:
         """The term's tensor with dimensions for all of `axes`."""
         if axis_order(term.axes) == axes:
             return self.made[term]
-        return self._view([self.made[term]], [_own_place(term)], axes)
+        return self._view(axes, (self.made[term], _own_place(term)))
 
     def _view(
-        self,
-        sources: list[ir.Value],
-        places: list[tuple[Expr, ...]],
-        axes: tuple[Axis, ...],
-        domains: Sequence[tuple[Expr, ...]] = (),
+        self, axes: tuple[Axis, ...], *read: tuple[ir.Value, Place], domains: Sequence[Place] = ()
     ) -> ir.Value:
-        """The sources at these places over `axes`, each where all of its domain is 0 or more."""
-        read = [e for exprs in (*places, *domains) for e in exprs]
-        data = list(dict.fromkeys(t for e in read for t in e.data))
-        symbols = {t: n for n, t in enumerate(data)}
-        position = {a: n for n, a in enumerate(axes)}
+        """Sources at places, over `axes`, each where all of its domain is 0 or more."""
+        sources, places = zip(*read, strict=True)
+        exprs = [e for place in (*places, *domains) for e in place]
+        data = list(dict.fromkeys(t for e in exprs for t in e.data))
+        atoms: dict[Atom, ir.AffineExpr] = {a: ir.AffineExpr.get_dim(n) for n, a in enumerate(axes)}
+        atoms |= {Datum(t): ir.AffineExpr.get_symbol(n) for n, t in enumerate(data)}
 
-        def affine(exprs: tuple[Expr, ...], symbol_count: int) -> ir.AffineMap:
-            results = [_affine(e, position, symbols) for e in exprs]
+        def affine(place: Place, symbol_count: int) -> ir.AffineMap:
+            results = [_affine(e, atoms) for e in place]
             return ir.AffineMap.get(len(axes), symbol_count, results)
 
         view = View(
@@ -112,27 +111,23 @@ class Decomposer:
             raise CompileError(f"an index computed from data and used as a number: {term}")
         low, high = expr.range
         line = ops.iota((high - low + 1,), 0, term.dtype)
-        value = self._view([line], [(expr + -low,)], axes)
+        value = self._view(axes, (line, (expr + -low,)))
         if not low:
             return value
         return ops.elementwise("add", value, ops.constant(low, term.dtype, [a.size for a in axes]))
 
 
-def _own_place(term: Term) -> tuple[Expr, ...]:
+def _own_place(term: Term) -> Place:
     """Where the term's own tensor is read: one dimension for each of its axes."""
     return tuple(Expr(0, ((a, 1),)) for a in axis_order(term.axes))
 
 
-def _affine(expr: Expr, position: Mapping[Axis, int], symbols: Mapping[Term, int]) -> ir.AffineExpr:
+def _affine(expr: Expr, atoms: Mapping[Atom, ir.AffineExpr]) -> ir.AffineExpr:
     total = ir.AffineExpr.get_constant(expr.constant)
     for atom, c in expr.parts:
-        if isinstance(atom, Axis):
-            piece = ir.AffineExpr.get_dim(position[atom])
-        elif isinstance(atom, Quotient):
-            inner = _affine(atom.expr, position, symbols)
-            piece = ir.AffineExpr.get_floor_div(inner, atom.divisor)
+        if isinstance(atom, Quotient):
+            piece = ir.AffineExpr.get_floor_div(_affine(atom.expr, atoms), atom.divisor)
         else:
-            assert isinstance(atom, Datum)
-            piece = ir.AffineExpr.get_symbol(symbols[atom.term])
+            piece = atoms[atom]
         total = total + piece * c
     return total

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+import ml_dtypes
 from mlir import ir
 from mlir.dialects import arith, scf, vector
 from mlir.dialects import math as mlir_math
 
-from ..dialect.dtypes import DTYPES
+from ..dialect.dtypes import DTYPES, DType
 from .lanes import Lanes, any_lane, branch, fma, horner, known_number, reshape, splat, where
 
 # The largest error, rounded up, in units in the last place of the exact result: of all float32 and
@@ -45,26 +46,6 @@ _ELEMENTS = {name: row.mlir.removeprefix("u") for name, row in DTYPES.items()}  
 
 
 # --- float formats -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Format:
-    """A binary format of IEEE 754 to compute in."""
-
-    width: int
-    mantissa: int
-    bias: int
-    tiny: float  # the smallest normal number
-    magic: float  # added to a small number, rounds it to an integer in the low mantissa bits
-    largest: float  # the largest operand that may come
-
-
-_FORMATS = {
-    "float32": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 2.0**128),
-    "float16": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 65504.0),
-    "bfloat16": Format(32, 23, 127, 2.0**-126, 1.5 * 2.0**23, 2.0**128),
-    "float64": Format(64, 52, 1023, 2.0**-1022, 1.5 * 2.0**52, math.inf),
-}
 
 
 def _widen(x: Lanes, dtype: str) -> Lanes:
@@ -83,7 +64,7 @@ def _widen(x: Lanes, dtype: str) -> Lanes:
 def _round(x: Lanes, dtype: str, exact: bool = False) -> Lanes:
     """float32 or float64 rounded to nearest even as this dtype; `exact`: nothing is lost."""
     if dtype in ("float32", "float64"):
-        return x.resize(_FORMATS[dtype].width)
+        return x.resize(DTYPES[dtype].bits)
     if x.width == 64:
         x = _round_to_odd(x)
     if dtype == "float16":
@@ -154,31 +135,42 @@ _HALF_PI = {  # pi / 2 as a sum of three floats
 _NEAR = {32: 2.0**17, 64: 2.0**31}  # |x| up to which they are enough to reduce x
 
 
-def _exp2(f: Format, x: Lanes) -> Lanes:
+def _magic(x: Lanes) -> float:
+    """Added to a small number, rounds it to an integer in the low mantissa bits."""
+    return 1.5 * 2.0**x.format.nmant
+
+
+def _exp2(_: DType, x: Lanes) -> Lanes:
     """2^x = 2^fraction * 2^a * 2^b; in two nearly equal steps it underflows gradually.
 
     With n = a + b, the low bits of x + magic are n + 2 bias, the sum of the exponent fields of 2^a
     and 2^b; half of it, rounded down, is the first one's.
     """
-    magic = f.magic + 2 * f.bias
-    lowest = -f.bias - f.mantissa - 1
-    x = where(x > f.bias + 1, f.bias + 1, x)  # in this order a NaN passes
+    mantissa, highest = x.format.nmant, x.format.maxexp
+    magic, lowest = _magic(x) + 2 * (highest - 1), -highest - mantissa
+    x = where(x > highest, highest, x)  # in this order a NaN passes
     x = where(x < lowest, lowest, x)
     shifted = x + magic
-    power = horner(x - (shifted - magic), [1.0, *_EXP2[f.width]])
-    sum_ = shifted.bits() << f.mantissa
-    first = (shifted.bits() << (f.mantissa - 1)) & -(1 << f.mantissa)
+    power = horner(x - (shifted - magic), [1.0, *_EXP2[x.width]])
+    sum_ = shifted.bits() << mantissa
+    first = (shifted.bits() << (mantissa - 1)) & -(1 << mantissa)
     return (power * first.as_float()) * (sum_ - first).as_float()
 
 
-def _log2(f: Format, x: Lanes) -> Lanes:
+def _endless_bits(x: Lanes) -> Lanes:
+    """The bits of x > 0; a subnormal gets an exponent field below 1, as if it were normal."""
+    mantissa, tiny = x.format.nmant, float(x.format.smallest_normal)
+    lifted = (x * math.ldexp(1.0, mantissa)).bits() - (mantissa << mantissa)
+    return where(x < tiny, lifted, x.bits())
+
+
+def _log2(_: DType, x: Lanes) -> Lanes:
     """e + log2(1 + fraction) with x = 2^e (1 + fraction), 1 + fraction in [sqrt(1/2), sqrt(2))."""
-    lifted = (x * math.ldexp(1.0, f.mantissa)).bits() - (f.mantissa << f.mantissa)
-    bits = where(x < f.tiny, lifted, x.bits())  # a subnormal gets an exponent field below 1
-    exponent = (bits - x.like(math.sqrt(0.5)).bits()).shift_signed(f.mantissa)
-    fraction = (bits - (exponent << f.mantissa)).as_float() - 1.0
+    mantissa, bits = x.format.nmant, _endless_bits(x)
+    exponent = (bits - x.like(math.sqrt(0.5)).bits()).shift_signed(mantissa)
+    fraction = (bits - (exponent << mantissa)).as_float() - 1.0
     whole = exponent.resize(32).converted(arith.sitofp, x.element)
-    first, *others = _LOG2[f.width]
+    first, *others = _LOG2[x.width]
     # The leading term apart from the others, and `whole` last: each saves half an ulp.
     tail = fraction * (fraction * horner(fraction, others))
     result = fma(fraction, first, tail) + whole
@@ -186,36 +178,37 @@ def _log2(f: Format, x: Lanes) -> Lanes:
     return where(x > 0.0, result, where(x.eq(0.0), -math.inf, x.like(math.nan)))
 
 
-def _sin(f: Format, x: Lanes) -> Lanes:
+def _sin(dtype: DType, x: Lanes) -> Lanes:
     """sin x = ±sin r or ±cos r with x = n pi/2 + r.
 
     n pi/2 is subtracted in three parts (Cody and Waite); the first difference is exact, and the
     error of the second is kept, so that r is rounded once.
     """
-    high, middle, low = _HALF_PI[f.width]
-    shifted = fma(x, 2.0 / math.pi, f.magic)
-    n = shifted - f.magic
+    high, middle, low = _HALF_PI[x.width]
+    shifted = fma(x, 2.0 / math.pi, _magic(x))
+    n = shifted - _magic(x)
     rest = fma(n, -high, x)
     part = n * -middle
     near = rest + part
     error = (part - (near - rest)) + fma(n, -middle, -part)
     r, quadrant = near + fma(n, -low, error), shifted.bits()
-    if f.largest > _NEAR[f.width]:  # in a branch, since such arguments are rare
+    if float(ml_dtypes.finfo(dtype.numpy).max) > _NEAR[x.width]:
+        # in a branch, since such arguments are rare
         values = [r.value, quadrant.value]
-        anew = partial(_reduce_far_lanes, f, x, values) if x.shape else partial(_reduce_far, f, x)
-        far = any_lane(x.magnitude() > _NEAR[f.width])
+        anew = partial(_reduce_far_lanes, x, values) if x.shape else partial(_reduce_far, x)
+        far = any_lane(x.magnitude() > _NEAR[x.width])
         r, quadrant = map(Lanes, branch(far, anew, values))
 
-    odd = (quadrant << (f.width - 1)) < 0
-    sign = (quadrant << (f.width - 2)) & (1 << (f.width - 1))
+    odd = (quadrant << (x.width - 1)) < 0
+    sign = (quadrant << (x.width - 2)) & (1 << (x.width - 1))
     square = r * r
     leading = (where(odd, 1.0, r).bits() ^ sign).as_float()
-    series = where(odd, horner(square, _COS[f.width]), horner(square, _SIN[f.width]))
+    series = where(odd, horner(square, _COS[x.width]), horner(square, _SIN[x.width]))
     result = fma(leading * square, series, leading)
     return where(x.eq(0.0), x, result)  # the sums above lost the sign of -0.0
 
 
-def _reduce_far_lanes(f: Format, x: Lanes, near: Sequence[ir.Value]) -> list[ir.Value]:
+def _reduce_far_lanes(x: Lanes, near: Sequence[ir.Value]) -> list[ir.Value]:
     """`near`, r and the quadrant, with the lanes where |x| > _NEAR reduced anew, one by one.
 
     So one scalar body serves a tile of any size.
@@ -230,14 +223,14 @@ def _reduce_far_lanes(f: Format, x: Lanes, near: Sequence[ir.Value]) -> list[ir.
         one = Lanes(vector.extract(flat_x, *at))
 
         def reduce_one() -> list[ir.Value]:
-            pairs = zip(_reduce_far(f, one), reduced, strict=True)
+            pairs = zip(_reduce_far(one), reduced, strict=True)
             return [vector.insert(new, old, *at) for new, old in pairs]
 
-        scf.YieldOp(branch((one.magnitude() > _NEAR[f.width]).value, reduce_one, reduced))
+        scf.YieldOp(branch((one.magnitude() > _NEAR[x.width]).value, reduce_one, reduced))
     return [reshape(result, x.shape) for result in loop.results]
 
 
-def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
+def _reduce_far(x: Lanes) -> list[ir.Value]:
     """r and n, mod 4, with x = n pi/2 + r, for one finite |x| > _NEAR; r is NaN for an infinity.
 
     Payne and Hanek ("Radian reduction for trigonometric functions", 1983) in 64-bit integers: with
@@ -249,7 +242,7 @@ def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
     exponent = (bits >> 52) & 0x7FF
     # The window starts at the bit of 1/pi that is worth 2 here; those before it count whole turns.
     start = exponent - (1023 - 11)
-    count = (f.bias + 1 + 11) // 64 + 4
+    count = (x.format.maxexp + 11) // 64 + 4
     words = [m.like(int(word, 16)) for word in _INVERSE_PI.split()[:count]]
     window, shift = _select_window(words, start >> 6, 4), start & 63
     back = shift.like(63) - shift  # and one more, since a shift by 64 would be poison
@@ -262,9 +255,9 @@ def _reduce_far(f: Format, x: Lanes) -> list[ir.Value]:
     n = (high + (1 << 61)) >> 62
     r = _times_half_pi((high << 2) | (sum_ >> 62), sum_ << 2)
     negative = x < 0.0
-    n = where(negative, n.like(0) - n, n).resize(f.width)
+    n = where(negative, n.like(0) - n, n).resize(x.width)
     r = where(exponent.eq(0x7FF), math.nan, where(negative, -r, r))
-    return [r.resize(f.width).value, n.value]
+    return [r.resize(x.width).value, n.value]
 
 
 # The first 1216 bits of 1/pi's binary fraction in 64-bit words, after one word of zeros.
@@ -311,16 +304,16 @@ def _times_half_pi(high: Lanes, low: Lanes) -> Lanes:
 # --- mod and max ---------------------------------------------------------------------------------
 
 
-def _mod_float(f: Format, x: Lanes, y: Lanes) -> Lanes:
+def _mod_float(_: DType, x: Lanes, y: Lanes) -> Lanes:
     """C's fmod."""
     divisor = known_number(y.value)
     if divisor is not None:
         mantissa, exponent = math.frexp(abs(divisor))
-        if mantissa == 0.5 and abs(exponent - 1) < f.bias:
+        if mantissa == 0.5 and abs(exponent - 1) < x.format.maxexp - 1:
             return _mod_power_of_two(x, exponent - 1)
     a, b = x.magnitude(), y.magnitude()
     valid = (a < math.inf) & (b > 0.0)
-    rest = _mod_loop(f, where(valid, a, 0.0), where(valid, b, 1.0))
+    rest = _mod_loop(where(valid, a, 0.0), where(valid, b, 1.0))
     return where(valid, rest.with_sign_of(x), math.nan)
 
 
@@ -334,7 +327,7 @@ def _mod_power_of_two(x: Lanes, exponent: int) -> Lanes:
     return rest.with_sign_of(x)
 
 
-def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
+def _mod_loop(a: Lanes, b: Lanes) -> Lanes:
     """a mod b for finite a >= 0 and b > 0, by exact partial remainders.
 
     Each turn subtracts trunc(a / B) * B, where B = b * 2^n is b moved up until the quotient has at
@@ -342,10 +335,8 @@ def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
     magnitude, so the fma is exact; a quotient that was rounded up to the next integer leaves it
     negative, and B is added back. A turn removes `digits` bits; most often one is enough.
     """
-    digits = f.mantissa - 1
-    small = b < f.tiny
-    exponent = where(small, b * math.ldexp(1.0, f.mantissa), b).bits() >> f.mantissa
-    exponent = where(small, exponent - f.mantissa, exponent)
+    mantissa, bias = b.format.nmant, b.format.maxexp - 1
+    digits, exponent = mantissa - 1, _endless_bits(b).shift_signed(mantissa)
 
     kind = a.value.type
     loop = scf.WhileOp([kind], [a.value])
@@ -355,34 +346,35 @@ def _mod_loop(f: Format, a: Lanes, b: Lanes) -> Lanes:
         scf.ConditionOp(any_lane(rest >= b), [rest.value])
     with ir.InsertionPoint(after):
         rest = Lanes(after.arguments[0])
-        n = (rest.bits() >> f.mantissa) - exponent - digits
+        n = (rest.bits() >> mantissa) - exponent - digits
         n = where(n > 0, n, 0)
         moved = b
         for part in (n >> 1, n - (n >> 1)):  # 2^n alone can overflow
-            moved = moved * ((part + f.bias) << f.mantissa).as_float()
+            moved = moved * ((part + bias) << mantissa).as_float()
         left = fma(-Lanes(mlir_math.trunc((rest / moved).value)), moved, rest)
         left = where(left < 0.0, left + moved, left)
         scf.YieldOp([where(rest >= b, left, rest).value])
     return Lanes(loop.results[0])
 
 
-def _mod_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
+def _mod_integer(dtype: DType, a: Lanes, b: Lanes) -> Lanes:
     """C's %, and 0 where the machine's division traps: by zero, and the minimum by -1."""
+    signed = dtype.kind == "int"
     safe = where((b + 1).below(2) if signed else b.eq(0), 1, b)
     return Lanes((arith.remsi if signed else arith.remui)(a.value, safe.value))
 
 
-def _max_float(f: Format, a: Lanes, b: Lanes) -> Lanes:
+def _max_float(_: DType, a: Lanes, b: Lanes) -> Lanes:
     """NaN if either is. Of two zeros, either: that halves the instructions on x86."""
     return Lanes(arith.maximumf(a.value, b.value, fastmath=arith.FastMathFlags.nsz))
 
 
-def _max_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
-    return Lanes((arith.maxsi if signed else arith.maxui)(a.value, b.value))
+def _max_integer(dtype: DType, a: Lanes, b: Lanes) -> Lanes:
+    return Lanes((arith.maxsi if dtype.kind == "int" else arith.maxui)(a.value, b.value))
 
 
-def _less_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
-    return a < b if signed else a.below(b)
+def _less_integer(dtype: DType, a: Lanes, b: Lanes) -> Lanes:
+    return a < b if dtype.kind == "int" else a.below(b)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -392,9 +384,8 @@ def _less_integer(signed: bool, a: Lanes, b: Lanes) -> Lanes:
 class Body:
     """How one primitive is expanded for each kind of dtype; None where it is not defined.
 
-    `floats` gets the format and operands of it; `exact`: their result needs no rounding to go back
-    to 16 bits. `integers` and `booleans` get whether they are signed. `bits` serves every dtype, as
-    integers.
+    Each gets the dtype and the operands, `floats` in the format to compute in; `exact`: its result
+    needs no rounding to go back to 16 bits. `bits` gets operands of any dtype, as integers.
     """
 
     arity: int
@@ -437,8 +428,7 @@ def emit(
     expand = kinds.get(DTYPES[dtype].kind, body.integers)
     if expand is None:
         raise TypeError(f"{name}: not defined on {dtype}")
-    given = _FORMATS.get(dtype, DTYPES[dtype].kind == "int")
-    result = expand(given, *(_widen(x, dtype) for x in lanes))
+    result = expand(DTYPES[dtype], *(_widen(x, dtype) for x in lanes))
     if not result.is_float:
         return result.value
     if contract and name in ("add", "mul"):
@@ -480,9 +470,9 @@ def cast(value: ir.Value, source: str, target: str) -> ir.Value:
     x = _widen(Lanes(value), source)
     if target == "bool":
         return x.ne(0).value
-    if source in _FORMATS:
-        return (_round if target in _FORMATS else _to_integer)(x, target).value
-    if target in _FORMATS:
+    if x.is_float:
+        return (_round if DTYPES[target].is_float else _to_integer)(x, target).value
+    if DTYPES[target].is_float:
         return _from_integer(x, source, target).value
     return x.resize(DTYPES[target].bits, DTYPES[source].kind == "int").value
 

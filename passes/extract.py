@@ -194,7 +194,7 @@ class Extractor:
         _, kernels = self._total(kept, self._kernel, self._as_one)
         early = self.early.union(name for k in kernels if k.free for name in k.names)
         seconds = sum(
-            packed(k, early, self.target, self.strict).seconds for k in kernels if not k.free
+            packed(k, early, self.target, self.strict).total for k in kernels if not k.free
         )
         if all(kernels != other for _, other in self.best):
             self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,20 +110,19 @@ class Expr:
     @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes that the value depends on, through data as well."""
-        own = frozenset(atom for atom, _ in self.parts if isinstance(atom, Axis))
-        quotients = (atom.expr.axes for atom, _ in self.parts if isinstance(atom, Quotient))
-        return own.union(*quotients, *(term.axes for term in self.data))
+        own = frozenset(atom for atom in self._leaves if isinstance(atom, Axis))
+        return own.union(*(term.axes for term in self.data))
 
     @cached_property
     def data(self) -> tuple[Term, ...]:
         """The terms whose values it reads."""
-        found: dict[Term, None] = {}
-        for atom, _ in self.parts:
-            if isinstance(atom, Datum):
-                found[atom.term] = None
-            elif isinstance(atom, Quotient):
-                found.update(dict.fromkeys(atom.expr.data))
-        return tuple(found)
+        return tuple(atom.term for atom in self._leaves if isinstance(atom, Datum))
+
+    @cached_property
+    def _leaves(self) -> tuple[Atom, ...]:
+        """The axes and data that it reads, those inside quotients too; each once."""
+        inside = (a.expr._leaves if isinstance(a, Quotient) else (a,) for a, _ in self.parts)
+        return tuple(dict.fromkeys(chain.from_iterable(inside)))
 
     @cached_property
     def range(self) -> tuple[int, int]:
@@ -202,7 +202,7 @@ def _atom_range(atom: Atom) -> tuple[int, int]:
 
 
 def substitute(
-    expr: Expr, axes: Mapping[Axis, Expr], data: Callable[[Term], Term] | None = None
+    expr: Expr, axes: Mapping[Axis, Expr], data: Callable[[Term], Term] = lambda term: term
 ) -> Expr:
     """`expr` with each axis replaced, and each datum's term mapped by `data`."""
     total = Expr(expr.constant)
@@ -212,7 +212,7 @@ def substitute(
         elif isinstance(atom, Quotient):
             piece = substitute(atom.expr, axes, data) // atom.divisor
         else:
-            piece = of_term(data(atom.term)) if data else Expr(0, ((atom, 1),))
+            piece = of_term(data(atom.term))
         total = total + piece * c
     return total
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 from mlir import ir
 from mlir.dialects import arith, scf, vector
 from mlir.dialects import math as mlir_math
@@ -47,6 +48,11 @@ class Lanes:
         self.element = str(kind)
         self.is_float = isinstance(kind, ir.FloatType)
         self.width = kind.width if isinstance(kind, ir.FloatType | ir.IntegerType) else 0
+
+    @property
+    def format(self) -> np.finfo:
+        """What numpy says of a float's format."""
+        return np.finfo(f"f{self.width // 8}")
 
     __add__ = _operator(arith.addf, arith.addi)
     __sub__ = _operator(arith.subf, arith.subi)
@@ -144,13 +150,10 @@ def splat(number: float, element: str, shape: Sequence[int]) -> Lanes:
 def known_number(value: ir.Value) -> float | None:
     """The number that every lane of a float value is known to be."""
     owner = value.owner
-    if isinstance(owner, ir.Block):
-        return None
-    if owner.operation.name in ("vector.broadcast", "vector.shape_cast"):
+    name = None if isinstance(owner, ir.Block) else owner.operation.name
+    if name in ("vector.broadcast", "vector.shape_cast"):
         return known_number(owner.operands[0])
-    if owner.operation.name != "arith.constant":
-        return None
-    attribute = owner.attributes["value"]
+    attribute = owner.attributes["value"] if name == "arith.constant" else None
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         attribute = attribute.get_splat_value()
     return attribute.value if isinstance(attribute, ir.FloatAttr) else None

@@ -9,7 +9,7 @@ and some of which read panels (`panels`). What a call is given and gives back st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -18,7 +18,7 @@ from mlir import ir
 from . import cost, terms
 from .index import Axis, of_axis
 from .loops import standing
-from .panels import Chosen, Packed, packed
+from .panels import Chosen, packed
 from .regions import Region
 from .targets import Target
 from .terms import Term
@@ -41,6 +41,12 @@ class Layouts:
     def __post_init__(self) -> None:
         self.makers: dict[Buffer, tuple[int, Chosen]] = {}
         self.readers: dict[Buffer, list[tuple[int, Chosen]]] = {}
+        self.early = [
+            {region.names[v] for v in region.inputs if v in region.prepared}.union(
+                name for kernel in kernels if kernel.free for name in kernel.names
+            )
+            for region, kernels in self.chosen
+        ]
         self.of_name = [{n: v for v, n in region.names.items()} for region, _ in self.chosen]
         for n, kernel in self._kernels():
             for name in kernel.reads:
@@ -57,9 +63,11 @@ class Layouts:
 
     def search(self) -> None:
         """Find orders: all that some reader wants at once, if that pays; then one at a time."""
+        if self.target.is_gpu:
+            return
         wanted: dict[Buffer, Order] = {}
         for n, kernel in self._kernels():
-            for name, order in _wanted(self._packed(n, kernel, {}).kernel):
+            for name, order in _wanted(self._packed(n, kernel, {})):
                 buffer = self._buffer(n, name)
                 if buffer in self.makers and buffer not in self.fixed:
                     wanted.setdefault(buffer, order)
@@ -76,20 +84,15 @@ class Layouts:
         """The seconds that other orders of some buffers save."""
         touched = [pair for buffer in change for pair in self.readers.get(buffer, [])]
         touched = dict.fromkeys([*touched, *(self.makers[buffer] for buffer in change)])
-        before = sum(self._packed(n, kernel, {}).seconds for n, kernel in touched)
-        return before - sum(self._packed(n, kernel, change).seconds for n, kernel in touched)
+        before = sum(self._packed(n, kernel, {}).total for n, kernel in touched)
+        return before - sum(self._packed(n, kernel, change).total for n, kernel in touched)
 
-    def _packed(self, n: int, kernel: Chosen, change: dict[Buffer, Order]) -> Packed:
+    def _packed(self, n: int, kernel: Chosen, change: dict[Buffer, Order]) -> Chosen:
         orders = {**self.orders, **change}
         buffers = {name: self._buffer(n, name) for name in [*kernel.reads, *kernel.names]}
         found = tuple((name, orders[b]) for name, b in buffers.items() if b in orders)
         moved = _moved(kernel, found, self.target, self.strict)
-        return packed(moved, self._early(n), self.target, self.strict)
-
-    def _early(self, n: int) -> frozenset[str]:
-        region, kernels = self.chosen[n]
-        early = {region.names[v] for v in region.inputs if v in region.prepared}
-        return frozenset(early | {name for k in kernels if k.free for name in k.names})
+        return packed(moved, self.early[n], self.target, self.strict)
 
     def kernels(self) -> Program:
         """The kernels of each region with these orders, behind the copies that they read."""
@@ -98,48 +101,9 @@ class Layouts:
             made: dict[str, Chosen] = {}
             for kernel in kernels:
                 way = self._packed(n, kernel, {})
-                made |= {k.name: k for k in (*way.copies, way.kernel)}
+                made |= {k.name: k for k in (*way.copies, way)}
             found.append((region, list(made.values())))
         return found
-
-
-def laid_out(
-    sets: Sequence[tuple[Region, list[list[Chosen]]]],
-    fixed: Collection[ir.Value],
-    target: Target,
-    strict: bool,
-    count: int,
-) -> list[Program]:
-    """At most `count` programs of the best sets of kernels of each region, in layouts, with panels.
-
-    All have the same orders between regions, so that a region's kernels of one fit into another.
-    """
-    found = []
-    for n in range(max((len(several) for _, several in sets), default=1)):
-        chosen = [(region, several[min(n, len(several) - 1)]) for region, several in sets]
-        found.append(Layouts(chosen, fixed, target, strict))
-        if not target.is_gpu:
-            found[-1].search()
-    programs = [(layouts.orders, layouts.kernels()) for layouts in found]
-    best, _ = min(programs, key=lambda pair: sum(_seconds(kernels) for _, kernels in pair[1]))
-    ready: list[list[list[Chosen]]] = []
-    for n, (region, _) in enumerate(sets):
-        around = [*region.inputs, *region.outputs]
-        fitting = [
-            program[n][1]
-            for orders, program in programs
-            if all(orders.get(v) == best.get(v) for v in around)
-        ]
-        ready.append(sorted(fitting, key=_seconds))
-    regions = [region for region, _ in sets]
-    return [
-        [(r, several[min(n, len(several) - 1)]) for r, several in zip(regions, ready, strict=True)]
-        for n in range(min(count, len(found)))
-    ]
-
-
-def _seconds(kernels: Sequence[Chosen]) -> float:
-    return sum(kernel.seconds for kernel in kernels if not kernel.free)
 
 
 @lru_cache(4096)

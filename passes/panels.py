@@ -37,11 +37,17 @@ class Chosen:
     seconds: float
     free: bool
     parts: tuple[Chosen, ...] = ()  # the kernels of the results, if there are several
+    copies: tuple[Chosen, ...] = ()  # kernels that make the panels which it reads
 
     @property
     def names(self) -> list[str]:
         """The buffers that it stores."""
         return [part.name for part in self.parts] or [self.name]
+
+    @property
+    def total(self) -> float:
+        """Its seconds and those of the copies."""
+        return self.seconds + sum(copy.seconds for copy in self.copies)
 
     @cached_property
     def reads(self) -> list[str]:
@@ -49,32 +55,20 @@ class Chosen:
         return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A kernel and the copies that it reads; the seconds are those of all."""
-
-    kernel: Chosen
-    copies: tuple[Chosen, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return self.kernel.seconds + sum(copy.seconds for copy in self.copies)
-
-
-def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool) -> Packed:
+def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool) -> Chosen:
     """The kernel with the panels that pay; `early` are the buffers that are there before a call."""
     if kernel.free or kernel.schedule.fold or target.is_gpu:
-        return Packed(kernel)
+        return kernel
     there = frozenset(name for name in kernel.reads if name in early)
-    return min(_ways(kernel, there, target, strict), key=lambda way: way.seconds)
+    return min(_ways(kernel, there, target, strict), key=lambda way: way.total)
 
 
 @lru_cache(4096)
 def _ways(
     kernel: Chosen, early: frozenset[str], target: Target, strict: bool
-) -> tuple[Packed, ...]:
+) -> tuple[Chosen, ...]:
     """The kernel as it is, and with panels of each width along each axis."""
-    found, plain = [Packed(kernel)], terms.plain(kernel.term)
+    found, plain = [kernel], terms.plain(kernel.term)
     lanes = target.lanes(max(8, plain.dtype.bits))
     for vector in kernel.axes:
         loads = list(_packable(plain, kernel.axes, vector, early))
@@ -96,8 +90,8 @@ def _ways(
                 if s.vector == vector.name and s.tile(vector) == width
             ]
             for taken, schedule in sorted(options, key=lambda pair: pair[0])[:1]:
-                reader = replace(kernel, term=term, schedule=schedule, seconds=taken)
-                found.append(Packed(reader, tuple(copies)))
+                made = {"term": term, "schedule": schedule, "seconds": taken}
+                found.append(replace(kernel, **made, copies=tuple(copies)))
     return tuple(found)
 
 

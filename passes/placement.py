@@ -41,9 +41,7 @@ class Level:
     def home(self, axes: frozenset[Axis]) -> Level:
         """The outermost level that binds all of `axes`."""
         level = self
-        while level.parent is not None and axes <= level.parent.tiles.keys():
-            if level.own in axes:
-                break
+        while level.own not in axes and level.parent and axes <= level.parent.tiles.keys():
             level = level.parent
         return level
 
@@ -113,11 +111,10 @@ def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
     body = term.args[0]
     if not schedule.reassociate or any(t.op in FOLDS for t in postorder([body])):
         return 1  # a fold inside is vectorised along its axis
-    if any(a in body.axes and t >= schedule.lanes > 1 for a, t in level.tiles.items()):
-        return 1
-    if any(a.name == schedule.vector and a in body.axes for a in level.tiles):
-        return 1
     lanes = schedule.lanes
+    own = {a: tile for a, tile in level.tiles.items() if a in body.axes}
+    if any(a.name == schedule.vector or tile >= lanes > 1 for a, tile in own.items()):
+        return 1
     while lanes > 1 and lanes > term.attr.size:
         lanes //= 2
     return lanes
@@ -126,9 +123,8 @@ def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
 def carries_on(fold: Term, root: Term, level: Level, schedule: Schedule) -> bool:
     """Whether the reduction inside another, in whose loop `level` is, adds to its accumulators."""
     body = fold.args[0]
-    if not schedule.reassociate or not goes_on(fold, root):
-        return False
-    return reduction_tile(body, level, schedule) == 1
+    joined = schedule.reassociate and goes_on(fold, root)
+    return joined and reduction_tile(body, level, schedule) == 1
 
 
 @contextmanager

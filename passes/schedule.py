@@ -7,7 +7,7 @@ tile or block is moved back to end at the edge, and computes some elements a sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -74,7 +74,7 @@ def fold_schedules(
             if others * count % target.units:
                 count = min(a.size, count + 1)
             blocks[a] = -(-a.size // count)
-        yield _folding(axes, blocks, fold, target)
+        yield _schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), fold)
 
 
 def scatter_schedules(
@@ -84,15 +84,26 @@ def scatter_schedules(
     others = [a for a in axes if a not in targets and a.size % target.units == 0]
     for shared in (others[-1:], []):
         blocks = {a: a.size // target.units if a in shared else a.size for a in axes}
-        yield _folding(axes, blocks, 1, target)
+        yield _schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), 1)
 
 
-def _folding(
-    axes: tuple[Axis, ...], blocks: dict[Axis, int], fold: int, target: Target
+def _schedule(
+    vector: Axis | None,
+    tiles: dict[Axis, int],
+    blocks: dict[Axis, int],
+    order: Iterable[Axis],
+    lanes: int,
+    fold: int = 0,
 ) -> Schedule:
-    ones = tuple((a.name, 1) for a in axes)
-    cut = tuple((a.name, blocks[a]) for a in axes)
-    return Schedule(None, ones, cut, (), target.lanes(32), fold=fold)
+    """A schedule; serial are the loops in this order that have more than one tile."""
+    return Schedule(
+        vector.name if vector else None,
+        tuple((a.name, n) for a, n in tiles.items()),
+        tuple((a.name, n) for a, n in blocks.items()),
+        tuple(a.name for a in order if blocks[a] > tiles[a]),
+        lanes,
+        fold=fold,
+    )
 
 
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:
@@ -109,16 +120,18 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
     for vector in [*_vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         most = max((a.size for a in axes if a is not vector), default=1)  # rows
-        wide += [4, 8] if len(wide) > 1 and most < 4 and vector.size >= 4 * lanes else []
+        wide += [4, 8] if vector and len(wide) > 1 and most < 4 <= vector.size // lanes else []
+        # a program walks through the whole vector axis where some reduction does not depend on it
+        apart = vector is not None and any(vector not in t.axes for t in inside)
         for registers in wide:
             for rows in _row_choices(shared, registers, together, target):
-                for blocks in _block_choices(axes, vector, inside):
+                for blocks in [{vector: vector.size}, {}] if apart else [{}]:
                     width = registers * lanes
                     yield _scheduled(axes, inside, vector, blocks, lanes, rows, width, programs)
             whole = {a: a.size for a in axes}
             yield _scheduled(axes, inside, vector, whole, lanes, 1, registers * lanes)
-        for across in _across(axes, root, vector) if vector and vector.size >= lanes else ():
-            if not inside and across.size >= lanes:
+        for across in _across(axes, root, vector) if vector and not inside else ():
+            if vector and min(vector.size, across.size) >= lanes:
                 yield _turning(axes, vector, across, lanes, programs)
 
 
@@ -139,13 +152,7 @@ def _turning(
     if programs == 1:
         blocks = {a: a.size for a in axes}
     order = [*(a for a in axes if a not in pair), *pair]
-    return Schedule(
-        vector.name,
-        tuple((a.name, tiles[a]) for a in axes),
-        tuple((a.name, blocks[a]) for a in axes),
-        tuple(a.name for a in order if blocks[a] > tiles[a]),
-        lanes,
-    )
+    return _schedule(vector, tiles, blocks, order, lanes)
 
 
 def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
@@ -164,14 +171,6 @@ def _row_choices(shared: list, registers: int, together: int, target: Target) ->
     return rows if together == 1 else (*rows, 2)
 
 
-def _block_choices(
-    axes: tuple[Axis, ...], vector: Axis | None, inside: list[Term]
-) -> list[dict[Axis, int]]:
-    """Axes that a program walks through whole, because some reduction does not depend on them."""
-    whole = {a: a.size for a in axes if any(a not in t.axes for t in inside) and a is vector}
-    return [whole, {}] if whole else [{}]
-
-
 def _scheduled(
     axes: tuple[Axis, ...],
     inside: list[Term],
@@ -182,13 +181,15 @@ def _scheduled(
     width: int = 1,
     programs: int = 1,
 ) -> Schedule:
-    """Fill in a schedule: the row tile goes to the last other axis that shares loads."""
+    """Fill in a schedule: the row tile goes to the last other axis that shares a vector's loads."""
     tiles = {a: 1 for a in axes}
     if vector is not None:
         tiles[vector] = min(vector.size, width)
         if tiles[vector] > lanes:  # other lengths than powers of two take LLVM long to handle
             tiles[vector] = 1 << (tiles[vector].bit_length() - 1)
+    loads = [t for t in postorder(inside) if t.op == "load" and vector in t.axes]
     others = [a for a in axes if a is not vector and a.size > 1]
+    others.sort(key=lambda a: any(a not in t.axes for t in loads))  # what shares loads, last
     if rows > 1 and others:
         tiles[others[-1]] = min(others[-1].size, rows)
         if vector is None and len(others) > 1:  # dot products: rows of both operands
@@ -201,18 +202,12 @@ def _scheduled(
         _grow_blocks(sorted(axes[::-1], key=key), cut, programs)
         for a in axes:
             cut[a] = _even(a.size, cut[a], tiles[a])
-    serial = [a for a in axes if cut[a] > tiles[a]]
+    serial = [*axes]
     if vector is not None and any(vector not in t.axes for t in inside):
         serial.sort(key=lambda a: a is vector)  # what does not depend on it comes before its loop
     elif inside:  # the long axis outside: what it indexes stays near while the short ones go by
         serial.sort(key=lambda a: (a in pair, -cut[a]))
-    return Schedule(
-        vector.name if vector else None,
-        tuple((a.name, tiles[a]) for a in axes),
-        tuple((a.name, cut[a]) for a in axes),
-        tuple(a.name for a in serial),
-        lanes,
-    )
+    return _schedule(vector, tiles, cut, serial, lanes)
 
 
 def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int) -> None:

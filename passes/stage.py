@@ -30,6 +30,10 @@ from .terms import FOLDS, ROLLING, Term, postorder
 
 Choose = Callable[[tuple[Axis, ...], Term], Schedule]  # how a step runs
 OUTPUT = "out"
+# What a loop keeps in how many buffers, of a fold: its total; of a score: the maximum so far, the
+# one with this block, and the factor between them; of what is centred: the mean so far, the one
+# with this block, and the block's own; of weights: their sum so far.
+STATES = {"total": 1, "top": 3, "mean": 3, "weight": 1}
 LOCAL_BYTES = 1 << 20  # of a program's local buffers, at most: they lie on a thread's stack
 
 
@@ -174,16 +178,14 @@ class _Stager:
             self.finished |= {f: self._result(f) for f in group}
         last = []
         for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
-            value, axes = terms.at(result, self.places, self.finished), self.axes[:rank]
-            index, inner = tuple(self.places[a] for a in axes), self._inside(axes)
-            last.append(self._step(f"{OUTPUT}{n}", index, inner, value))
+            value = terms.at(result, self.places, self.finished)
+            last.append(self._output(n, self.axes[:rank], value))
         return Staged(tuple(self.outer), self.buffers, (*phases, Phase(tuple(last))))
 
     def scatter(self) -> Staged:
         """Zeros, and then for each place of the folded axis an addition at the place it names."""
         zero = terms.constant(0, self.root.dtype)
-        index = tuple(self.places[a] for a in self.axes)
-        first = self._step(f"{OUTPUT}0", index, self._inside(self.axes), zero)
+        first = self._output(0, self.axes, zero)
         (target,) = self.root.args[2].axes
         along = Axis(f"{self.axis.name}o", self.axis.size)
         places = {**self.places, self.axis: of_axis(along)}
@@ -203,12 +205,9 @@ class _Stager:
         size = min(self.schedule.fold, self.axis.size)
         end = self.axis.size // size * size
         low, high = _reach(group, self.axis, self._bound)
-        if end > size:
-            outer = Axis(f"{self.axis.name}o", end - size + 1)
-            steps = self._turn(group, of_axis(outer), size)
-            yield Phase(steps, outer, 0, end, size, low, high)
-        else:
-            yield Phase(self._turn(group, Expr(0), size))
+        outer = Axis(f"{self.axis.name}o", end - size + 1)
+        steps = self._turn(group, of_axis(outer), size)
+        yield Phase(steps, outer, 0, end, size, low, high) if end > size else Phase(steps)
         if self.axis.size > end:
             yield Phase(self._turn(group, Expr(end), self.axis.size - end))
 
@@ -245,12 +244,12 @@ class _Stager:
             elif f.op in ROLLING:
                 self._centre(turn, f, args)
             else:
-                total = self._state(f)
+                (total,) = self._state("total", f)
                 part = terms.reduction(f.op, turn.axis, terms.cast(args[0], total.dtype))
                 new = total + part if f.op == "sum" else terms.apply("larger", total, part)
                 self._assign(turn.steps, total, new)
         for x in centres:
-            mean, new, _ = self._mean_state(x)
+            mean, new, _ = self._state("mean", x)
             self._assign(turn.steps, mean, new)
         return tuple(turn.steps)
 
@@ -263,13 +262,14 @@ class _Stager:
                 self._store(turn, part)
 
     def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
-        total, scale = self._state(fold), self.states["top", fold.args[0]][2]
+        (total,) = self._state("total", fold)
+        _, _, scale = self._state("top", fold.args[0])
         part = terms.reduction("sum", turn.axis, share * weight)
         self._assign(turn.steps, total, total * scale + part)
 
     def _move_mean(self, turn: _Turn, x: Term) -> None:
         """The mean of the block, and the mean with it: mean + (block's - mean) * size / places."""
-        mean, new, own = self._mean_state(x)
+        mean, new, own = self._state("mean", x)
         size = terms.constant(1 / turn.axis.size, x.dtype)
         apart = terms.reduction("sum", turn.axis, turn.at(x) - mean)
         self._assign(turn.steps, own, mean + apart * size)
@@ -287,8 +287,8 @@ class _Stager:
         before (Chan, Golub and LeVeque, Updating formulae, 1979). Weighted: each weight so far is
         further from the mean by what the mean moves.
         """
-        total = self._state(fold)
-        mean, new, own = self._mean_state(fold.args[0])
+        (total,) = self._state("total", fold)
+        mean, new, own = self._state("mean", fold.args[0])
         if fold.op == "spread":
             off, apart = args[0] - own, own - mean
             before = terms.index(turn.start, fold.dtype)
@@ -296,7 +296,7 @@ class _Stager:
             far = apart * apart * (before * self._part(turn, fold.dtype))
             self._assign(turn.steps, total, total + (near + far))
             return
-        weights = self._weight_state(fold.args[1])
+        (weights,) = self._state("weight", fold.args[1])
         part = terms.reduction("sum", turn.axis, (args[0] - new) * args[1])
         self._assign(turn.steps, total, total + ((mean - new) * weights + part))
         self._assign(turn.steps, weights, weights + terms.reduction("sum", turn.axis, args[1]))
@@ -307,7 +307,7 @@ class _Stager:
         That takes the score's place, unless the score itself is read again.
         """
         block = turn.known[score]
-        top, new, scale = self._score_state(score)
+        top, new, scale = self._state("top", score)
         highest = terms.apply("larger", top, terms.reduction("max", turn.axis, block))
         self._assign(turn.steps, new, highest)
         base = terms.select(terms.is_set(new), new, terms.constant(0, score.dtype))
@@ -331,30 +331,16 @@ class _Stager:
 
     # --- local buffers ------------------------------------------------------------------------
 
-    def _state(self, fold: Term) -> Term:
-        """The accumulator of a fold."""
-        return self._kept(("total", fold), 1, terms.identity(fold.op, fold.dtype))[0]
-
-    def _score_state(self, score: Term) -> tuple[Term, ...]:
-        """The maximum of a score so far, the one with this block, and the factor between them."""
-        return self._kept(("top", score), 3, float("-inf"))
-
-    def _mean_state(self, x: Term) -> tuple[Term, ...]:
-        """The mean so far, the mean with this block, and the block's own."""
-        return self._kept(("mean", x), 3, 0.0)
-
-    def _weight_state(self, weight: Term) -> Term:
-        """The sum of the weights so far."""
-        return self._kept(("weight", weight), 1, 0.0)[0]
-
-    def _kept(self, key: tuple[str, Term], count: int, first: float) -> tuple[Term, ...]:
-        """Local buffers over a term's axes without the folded one; the first starts at a number."""
-        if key not in self.states:
-            dtype = kept_in(key[1])
-            kept = [self._local(key[1].axes - {self.axis}, dtype) for _ in range(count)]
+    def _state(self, kind: str, x: Term) -> tuple[Term, ...]:
+        """Local buffers over a term's axes without the folded one, as in `STATES`; the first starts
+        where nothing is folded yet."""
+        if (kind, x) not in self.states:
+            dtype = kept_in(x)
+            kept = [self._local(x.axes - {self.axis}, dtype) for _ in range(STATES[kind])]
+            first = {"total": terms.identity(x.op, x.dtype), "top": float("-inf")}.get(kind, 0)
             self._assign(self.first, kept[0], terms.constant(first, dtype))
-            self.states[key] = tuple(kept)
-        return self.states[key]
+            self.states[kind, x] = tuple(kept)
+        return self.states[kind, x]
 
     def _local(self, axes: frozenset[Axis], dtype: DType, *more: Axis) -> Term:
         """A load from a new local buffer over the blocks of these axes."""
@@ -383,6 +369,11 @@ class _Stager:
         name, index, _ = local.attr
         axes = tuple(a for expr in index for a in expr.axes)
         steps.append(self._step(name, index, axes, value))
+
+    def _output(self, number: int, axes: tuple[Axis, ...], value: Term) -> Step:
+        """It stores a result at every point of the program's block."""
+        index = tuple(self.places[a] for a in axes)
+        return self._step(f"{OUTPUT}{number}", index, self._inside(axes), value)
 
     def _step(
         self, buffer: str, index: tuple[Expr, ...], axes: tuple[Axis, ...], term: Term
@@ -422,8 +413,7 @@ def _reach(
     group: list[Term], axis: Axis, bound: Callable[[Expr], Expr]
 ) -> tuple[Expr | None, Expr | None]:
     """From where and up to where along the axis some fold of the group may change."""
-    lows: set[Expr | None] = set()
-    highs: set[Expr | None] = set()
+    ends: list[tuple[Expr | None, Expr | None]] = []
     for f in group:
         if f.op in ("spread", "tilt"):
             return None, None
@@ -438,9 +428,8 @@ def _reach(
                 low = rest * -1
             else:
                 high = rest + 1
-        lows.add(low)
-        highs.add(high)
-    low, high = (ends.pop() if len(ends) == 1 else None for ends in (lows, highs))
+        ends.append((low, high))
+    low, high = (every[0] if len({*every}) == 1 else None for every in zip(*ends, strict=True))
     return low, high
 
 

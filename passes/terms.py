@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
 from math import prod
-from operator import attrgetter
+from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -125,18 +125,14 @@ def constant(value: Any, dtype: DType) -> Term:
     """A scalar constant, rounded to its dtype."""
     with np.errstate(all="ignore"):
         exact = np.asarray(value).astype(dtype.numpy)
-    if dtype.is_float:
-        number = float(exact)
-        text = "nan" if number != number else number.hex()
-    else:
-        text = str(int(exact))
+    text = float(exact).hex() if dtype.is_float else str(int(exact))  # every NaN is "nan"
     return _intern("const", (), text, dtype)
 
 
 def parse_constant(text: str, dtype: DType) -> Any:
     """The number in a constant's canonical text."""
     if dtype.is_float:
-        return float("nan") if text == "nan" else float.fromhex(text)
+        return float.fromhex(text)
     return bool(int(text)) if dtype.kind == "bool" else int(text)
 
 
@@ -285,13 +281,10 @@ def _narrow_quotient(x: Term, dtype: DType) -> Term | None:
 
 def _narrowed(x: Term, dtype: DType) -> Term | None:
     """The term of `dtype` that `x` is the exact widening of, if there is one."""
-    if x.op == "cast" and x.args[0].dtype == dtype:
-        return x.args[0]
-    if x.op == "const":
-        narrow = constant(x.value, dtype)
-        same = narrow.value == x.value or narrow.value != narrow.value
-        return narrow if same else None
-    return None
+    if x.op not in ("cast", "const"):
+        return None
+    narrow = cast(x, dtype)
+    return narrow if cast(narrow, x.dtype) is x else None
 
 
 def select(condition: Term, a: Term, b: Term) -> Term:
@@ -320,7 +313,9 @@ def apply(op: str, *args: Term) -> Term:
     kind = args[0].dtype
     result = DTYPES["bool"] if row.gives_bool else kind
     if all(a.op == "const" for a in args):
-        return _fold(op, args, result)
+        arrays = [np.asarray(a.value, a.dtype.numpy).reshape(1) for a in args]
+        with np.errstate(all="ignore"):
+            return constant(primitive(op, kind, arrays)[0], result)
     for x, y in (args, args[::-1]) if row.commutative else ():
         if y.op == "const" and y.value == row.identity and not (op == "add" and kind.is_float):
             return x
@@ -362,12 +357,6 @@ def _position(x: Term) -> Expr | None:
     return expr if limits.min <= low and high <= limits.max else None
 
 
-def _fold(op: str, args: tuple[Term, ...], result: DType) -> Term:
-    arrays = [np.asarray(a.value, a.dtype.numpy).reshape(1) for a in args]
-    with np.errstate(all="ignore"):
-        return constant(primitive(op, args[0].dtype, arrays)[0], result)
-
-
 def rebuild(
     x: Term, children: Mapping[Term, Term], axes: Mapping[Axis, Expr] = MappingProxyType({})
 ) -> Term:
@@ -379,14 +368,13 @@ def rebuild(
     def moved(expr: Expr) -> Expr:
         return substitute(expr, axes, lambda t: children.get(t, t)) if axes or expr.data else expr
 
+    indices = tuple(map(moved, x.indices))
     if x.op == "load":
-        return load(x.attr[0], tuple(map(moved, x.attr[1])), x.attr[2], x.dtype)
+        return load(x.attr[0], indices, x.attr[2], x.dtype)
     if x.op == "table":
-        return _intern("table", (), (x.attr[0], moved(x.attr[1])), x.dtype)
-    if x.op == "index":
-        return index(moved(x.attr), x.dtype)
-    if x.op == "nonneg":
-        return nonneg(moved(x.attr))
+        return _intern("table", (), (x.attr[0], *indices), x.dtype)
+    if x.op in ("index", "nonneg"):
+        return index(indices[0], x.dtype) if x.op == "index" else nonneg(indices[0])
     return x if x.op == "const" else make(x.op, args, x.attr, x.dtype)
 
 
@@ -562,14 +550,12 @@ def joined_power(x: Term) -> Term | None:
     """
     if x.op != "mul" or any(a.op != "exp2" for a in x.args):
         return None
-    parts = [pair for a in x.args for pair in _linear(a.args[0], 1.0)]
-    total: dict[Term, float] = {}
-    largest: dict[Term, float] = {}
-    for atom, c in parts:
-        total[atom] = total.get(atom, 0.0) + c
-        largest[atom] = max(largest.get(atom, 0.0), abs(c))
+    parts: dict[Term, list[float]] = {}
+    for atom, c in (pair for a in x.args for pair in _linear(a.args[0], 1.0)):
+        parts.setdefault(atom, []).append(c)
+    total = {atom: reduce(add, found) for atom, found in parts.items()}
     last = float(ml_dtypes.finfo(x.dtype.numpy).eps)
-    kept = {atom: c for atom, c in total.items() if abs(c) > last * largest[atom]}
+    kept = {atom: c for atom, c in total.items() if abs(c) > last * max(map(abs, parts[atom]))}
     if len(kept) == len(total) or not kept:
         return None
     scale = max(map(abs, kept.values()))

@@ -17,21 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 from mlir import ir
 from mlir.dialects import arith, gpu, memref, scf, vector
 
-from ..dialect import TensorType
+from ..dialect import DType, TensorType
 from ..dialect.errors import CompileError
 from ..dialect.verifier import walk
 from . import cost, expand, terms
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
-from .index import Axis, Datum, Expr, Quotient, of_axis
+from .index import Axis, Expr, Quotient, of_axis
 from .loops import Around, joint
 from .placement import Level, carries_on, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
@@ -41,6 +40,8 @@ from .terms import REDUCTIONS, Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
 Offsets = dict[Axis, int]  # a place in a tile, as distances from its origin
+Dims = tuple[Axis, ...]  # of a tile value
+Coordinates = Callable[[Offsets], list[ir.Value]]  # of an element of a buffer
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class _Program:
         axes = self.kernel.axes
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
         step = Step(names, tuple(map(of_axis, axes)), axes, self.kernel.term, self.schedule)
-        _Emitter(step, self.arguments, self.contract).run((), self._starts(program))
+        _Emitter(step, self.arguments, self.contract).run(self._starts(program))
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
         """Where this program's block starts along each axis; the last one ends at the edge."""
@@ -236,7 +237,7 @@ class _Program:
     def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
         for step in phase.steps:
             starts = {a: _index(0) for a in step.axes}
-            _Emitter(step, self.arguments, self.contract).run(tuple(outer), {**outer, **starts})
+            _Emitter(step, self.arguments, self.contract).run({**outer, **starts})
 
 
 class _Emitter:
@@ -249,11 +250,12 @@ class _Emitter:
         self.arguments = arguments
         self.contract = contract
 
-    def run(self, outer: tuple[Axis, ...], starts: dict[Axis, ir.Value]) -> None:
-        """The serial loops, and the store in the innermost; `outer` axes are bound outside."""
+    def run(self, starts: dict[Axis, ir.Value]) -> None:
+        """The serial loops, and the store in the innermost; other axes that have a start are bound
+        outside."""
+        outer = tuple(a for a in starts if a not in self.axes)
         level = top_level(self.schedule, self.axes, outer)
-        first = {a: start for a, start in starts.items() if a in level.tiles}
-        level.data["origin"] = first
+        level.data["origin"] = {a: start for a, start in starts.items() if a in level.tiles}
         self._serial(level, 0, starts)
 
     def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
@@ -294,24 +296,24 @@ class _Emitter:
                 home.memo[term] = self._make(term, home)
         return home.memo[term]
 
-    def _make(self, term: Term, home: Level) -> ir.Value:
+    def _make(self, term: Term, level: Level) -> ir.Value:
         if term.op in REDUCTIONS:
-            return self.reduce(term, home)
-        return self.node(term, {c: self.value(c, home) for c in term.children}, home)
-
-    # --- nodes --------------------------------------------------------------------------------
-
-    def node(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+            return self._reduce(term, level)
+        for child in term.children:  # all before the term, in this order
+            self.value(child, level)
         if term.op == "load":
-            return self._load(term, args, level)
+            return self._load(term, level)
         if term.op == "const":
             return expand.constant(term.value, term.dtype.name, ())
-        if term.op in ("index", "nonneg"):
-            return self._expression(term, args, level)
-        if term.op == "table":
-            return self._table(term, args, level)
         dims = level.shape(term.axes)
-        values = [self._spread(args[a], level.shape(a.axes), dims, level) for a in term.args]
+        if term.op == "index":
+            return expand.cast(self._integer(term.attr, dims, level), "int64", term.dtype.name)
+        if term.op == "nonneg":
+            value = self._integer(term.attr, dims, level)
+            return arith.cmpi(arith.CmpIPredicate.sge, value, _number(0, dims, level))
+        if term.op == "table":
+            return self._table(term, dims, level)
+        values = [self._tile(a, dims, level) for a in term.args]
         kind = term.args[-1].dtype.name  # of a select, what it chooses
         if term.op in ("cast", "bitcast"):
             convert = expand.cast if term.op == "cast" else expand.bitcast
@@ -319,161 +321,119 @@ class _Emitter:
         name = "max" if term.op == "larger" else term.op
         return expand.emit(name, values, kind, contract=self.contract)
 
-    def _spread(
-        self, value: ir.Value, have: tuple[Axis, ...], want: tuple[Axis, ...], level: Level
-    ) -> ir.Value:
-        """A tile value with the dimensions `have`, repeated along those that it lacks."""
-        if have == want:
-            return value
-        element = value.type.element_type if isinstance(value.type, ir.VectorType) else value.type
-        whole = ir.VectorType.get([level.tiles[a] for a in want], element)
-        if have:
-            first = want.index(have[0])
-            sizes = [level.tiles[a] if a in have else 1 for a in want[first:]]
-            if len(sizes) != len(have):
-                value = vector.shape_cast(ir.VectorType.get(sizes, element), value)
-        return vector.broadcast(whole, value)
+    def _tile(self, term: Term, dims: Dims, level: Level, kind: str | None = None) -> ir.Value:
+        """The value of a term with these dimensions, cast to another type if one is named."""
+        value = self.value(term, level)
+        if kind is not None:
+            value = expand.cast(value, term.dtype.name, kind)
+        return _spread(value, level.shape(term.axes), dims, level)
 
     # --- loads and stores ---------------------------------------------------------------------
 
-    def _load(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+    def _load(self, term: Term, level: Level) -> ir.Value:
         name, index, shape = term.attr
-        source = self.arguments[name]
-        dims = level.shape(term.axes)
-        place = _Place(index, shape, args, level)
-        along = level.row(term)
+        source, dims, along = self.arguments[name], level.shape(term.axes), level.row(term)
+        place = self._place(index, shape, level)
         if along is not None:
-            element, length = ir.MemRefType(source.type).element_type, level.tiles[along]
-            kind, last = ir.VectorType.get([length], element), dims[-1]
-            turned: dict[tuple, list[ir.Value]] = {}
-
-            def row(o: Offsets) -> ir.Value:
-                if along == last:
-                    return vector.load(kind, source, place.at(o))
-                block = {**o, along: 0}
-                if (key := tuple(block.items())) not in turned:
-                    places = (place.at({**block, last: n}) for n in range(length))
-                    turned[key] = _turned([vector.load(kind, source, at) for at in places])
-                return turned[key][o[along]]
-
-            tile = self._rows(row, dims, level)
+            tile = _load_lines(source, place, along, dims, level)
         else:
-            tile = self._gather(lambda o: memref.load(source, place.at(o)), dims, level)
+            tile = _gather(lambda o: memref.load(source, place(o)), dims, level)
         if term.dtype.kind == "bool":  # a byte in memory
             tile = expand.cast(tile, "int8", "bool")
         return tile
 
-    def _offsets(self, dims: tuple[Axis, ...], level: Level) -> Iterator[Offsets]:
-        """Every place in a tile, as distances from its origin."""
-        for position in product(*(range(level.tiles[a]) for a in dims)):
-            yield dict(zip(dims, position, strict=True))
-
-    def _gather(
-        self, element: Callable[[Offsets], ir.Value], dims: tuple[Axis, ...], level: Level
-    ) -> ir.Value:
-        """A tile from its elements, one by one."""
-        if not dims:
-            return element({})
-        last = dims[-1]
-
-        def row(offsets: Offsets) -> ir.Value:
-            return _vector([element({**offsets, last: n}) for n in range(level.tiles[last])])
-
-        return self._rows(row, dims, level)
-
-    def _rows(
-        self, row: Callable[[Offsets], ir.Value], dims: tuple[Axis, ...], level: Level
-    ) -> ir.Value:
-        """A tile from its rows along the last dimension."""
-        places = list(self._offsets(dims[:-1], level))
-        rows = [row(offsets) for offsets in places]
-        if len(dims) == 1:
-            return rows[0]
-        value = self._spread(rows[0], dims[-1:], dims, level)  # each row is then written over
-        for made, offsets in zip(rows, places, strict=True):
-            value = vector.insert(made, value, [], list(offsets.values()))
-        return value
-
     def _store(self, term: Term, output: ir.Value, level: Level) -> None:
-        value, index = self.value(term, level), self.step.index
-        if term.dtype.kind == "bool":
-            value = expand.cast(value, "bool", "int8")
-        dims = level.shape(frozenset(self.axes))
-        value = self._spread(value, level.shape(term.axes), dims, level)
-        shape = tuple(ir.MemRefType(output.type).shape)
-        data = {t: self.value(t, level) for expr in index for t in expr.data}
-        place = _Place(index, shape, data, level)
-        if not dims:
-            memref.store(value, output, place.at({}))
-            return
-        last = dims[-1]
-        for offsets in self._offsets(dims[:-1], level):
-            row = vector.extract(value, [], list(offsets.values())) if offsets else value
-            if level.contiguous(index, last):
-                vector.store(row, output, place.at(offsets))
+        index, dims = self.step.index, level.shape(frozenset(self.axes))
+        value = self._tile(term, dims, level, "int8" if term.dtype.kind == "bool" else None)
+        for expr in index:
+            for read in expr.data:
+                self.value(read, level)
+        place = self._place(index, ir.MemRefType(output.type).shape, level)
+        rows = bool(dims) and level.contiguous(index, dims[-1])
+        for offsets in _offsets(dims[:-1], level):
+            row = _part(value, offsets)
+            if rows:
+                vector.store(row, output, place(offsets))
                 continue
-            for n in range(level.tiles[last]):
-                element = vector.extract(row, [], [n])
-                memref.store(element, output, place.at({**offsets, last: n}))
+            for last in _offsets(dims[-1:], level):
+                memref.store(_part(row, last), output, place({**offsets, **last}))
 
     # --- index expressions as values ----------------------------------------------------------
 
-    def _expression(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
-        """`index` and `nonneg`: integer arithmetic on 64-bit tiles."""
-        dims = level.shape(term.axes)
-        value = self._integer(term.attr, args, dims, level)
-        if term.op == "nonneg":
-            zero = self._spread(expand.constant(0, "int64", ()), (), dims, level)
-            return arith.cmpi(arith.CmpIPredicate.sge, value, zero)
-        return expand.cast(value, "int64", term.dtype.name)
-
-    def _integer(
-        self, expr: Expr, args: dict[Term, Any], dims: tuple[Axis, ...], level: Level
-    ) -> ir.Value:
-        total = self._spread(expand.constant(expr.constant, "int64", ()), (), dims, level)
+    def _integer(self, expr: Expr, dims: Dims, level: Level) -> ir.Value:
+        """The values of an index expression in a tile: 64-bit integers."""
+        total = _number(expr.constant, dims, level)
         for atom, c in expr.parts:
             if isinstance(atom, Axis):
-                piece = self._axis_values(atom, dims, level)
+                piece = _positions(atom, dims, level)
             elif isinstance(atom, Quotient):
-                inner = self._integer(atom.expr, args, dims, level)
-                by = self._spread(expand.constant(atom.divisor, "int64", ()), (), dims, level)
-                piece = _floor_divide(inner, by, atom.expr)
+                inner = self._integer(atom.expr, dims, level)
+                piece = _floor_divide(inner, _number(atom.divisor, dims, level), atom.expr)
             else:
-                datum = expand.cast(args[atom.term], atom.term.dtype.name, "int64")
-                piece = self._spread(datum, level.shape(atom.term.axes), dims, level)
-            factor = self._spread(expand.constant(c, "int64", ()), (), dims, level)
+                piece = self._tile(atom.term, dims, level, "int64")
+            factor = _number(c, dims, level)
             total = arith.addi(total, piece if c == 1 else arith.muli(piece, factor))
         return total
 
-    def _axis_values(self, axis: Axis, dims: tuple[Axis, ...], level: Level) -> ir.Value:
-        """The positions along an axis that a tile covers."""
-        element = ir.IntegerType.get_signless(64)
-        start = arith.index_cast(element, level.data["origin"][axis])
-        start = self._spread(start, (), dims, level)
-        if axis not in dims:
-            return start
-        kind = ir.VectorType.get([level.tiles[axis]], element)
-        steps = np.arange(level.tiles[axis], dtype=np.int64)
-        attribute = ir.DenseElementsAttr.get(memoryview(steps.data), type=kind)
-        line = arith.constant(kind, attribute)
-        return arith.addi(start, self._spread(line, (axis,), dims, level))
+    def _place(self, index: tuple[Expr, ...], shape: Sequence[int], level: Level) -> Coordinates:
+        """The coordinates of an element of a buffer, for any place in a tile."""
+        found = [self._coordinate(e, n, level) for e, n in zip(index, shape, strict=True)]
+        return lambda offsets: [coordinate(offsets) for coordinate in found]
 
-    def _table(self, term: Term, args: dict[Term, Any], level: Level) -> ir.Value:
+    def _coordinate(self, expr: Expr, size: int, level: Level) -> Callable[[Offsets], ir.Value]:
+        """A coordinate at offsets from the tile's origin, kept inside the buffer."""
+        low, high = expr.range
+        base = None
+        if all(isinstance(atom, Axis) for atom, _ in expr.parts):  # neighbours at fixed distances
+            base = self._position(Expr(0, expr.parts), {}, level)
+
+        def coordinate(offsets: Offsets) -> ir.Value:
+            if base is None:
+                value = self._position(expr, offsets, level)
+            else:
+                axes = ((a, c) for a, c in expr.parts if isinstance(a, Axis))
+                value = _add(base, expr.constant + sum(c * offsets.get(a, 0) for a, c in axes))
+            if low < 0:
+                value = arith.maxsi(value, _index(0))
+            if high >= size:
+                value = arith.minsi(value, _index(size - 1))
+            return value
+
+        return coordinate
+
+    def _position(self, expr: Expr, offsets: Offsets, level: Level) -> ir.Value:
+        """The value of an index expression at one place in a tile."""
+        total: ir.Value | None = None
+        for atom, c in expr.parts:
+            if isinstance(atom, Axis):
+                piece = _add(level.data["origin"][atom], offsets.get(atom, 0))
+            elif isinstance(atom, Quotient):
+                inner = self._position(atom.expr, offsets, level)
+                piece = _floor_divide(inner, _index(atom.divisor), atom.expr)
+            else:
+                dims = level.shape(atom.term.axes)
+                piece = _part(self.value(atom.term, level), {a: offsets.get(a, 0) for a in dims})
+                wide = expand.cast(piece, atom.term.dtype.name, "int64")
+                piece = arith.index_cast(ir.IndexType.get(), wide)
+            scaled = piece if c == 1 else arith.muli(piece, _index(c))
+            total = scaled if total is None else arith.addi(total, scaled)
+        return _index(expr.constant) if total is None else _add(total, expr.constant)
+
+    def _table(self, term: Term, dims: Dims, level: Level) -> ir.Value:
         """A small constant array, held in a vector that is read at a computed place."""
         texts, expr = term.attr
         numbers = (terms.parse_constant(text, term.dtype) for text in texts)
         line = _vector([expand.constant(n, term.dtype.name, ()) for n in numbers])
-        dims = level.shape(term.axes)
-        place = _Place((expr,), (len(texts),), args, level)
+        place = self._coordinate(expr, len(texts), level)
 
         def element(offsets: Offsets) -> ir.Value:
-            return vector.extract(line, place.at(offsets), [ir.ShapedType.get_dynamic_size()])
+            return vector.extract(line, [place(offsets)], [ir.ShapedType.get_dynamic_size()])
 
-        return self._gather(element, dims, level)
+        return _gather(element, dims, level)
 
     # --- reductions ---------------------------------------------------------------------------
 
-    def reduce(self, term: Term, level: Level) -> ir.Value:
+    def _reduce(self, term: Term, level: Level) -> ir.Value:
         """One loop for all reductions that share it: it accumulates tiles; then comes the rest of
         the axis, then the tile's own axis."""
         axis, group = term.attr, joint(self.step.term).get(term, (term,))
@@ -492,18 +452,12 @@ class _Emitter:
         return expand.emit(name, values, kept_in(term).name, contract=self.contract)
 
     def _accumulate(
-        self,
-        group: Around,
-        inner: Level,
-        start: int,
-        turns: int,
-        first: Sequence[ir.Value] = (),
+        self, group: Around, inner: Level, start: int, turns: int, first: Sequence[ir.Value] = ()
     ) -> list[ir.Value]:
         """`turns` tiles of the axis from `start`, reduced to values without the axis; `first` is
         what they are added to, if not nothing."""
         axis, outside = group[0].attr, inner.parent
         assert outside is not None
-        have = inner.shape(group[0].args[0].axes)
         dims = inner.shape(group[0].args[0].axes | {axis})
 
         def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
@@ -514,9 +468,7 @@ class _Emitter:
                     deeper = inner.inner(body.attr, 1, 1)
                     found += self._accumulate((body,), deeper, 0, body.attr.size, [accumulator])
                     continue
-                value = self.value(body, inner)
-                value = expand.cast(value, term.dtype.name, kept_in(term).name)
-                value = self._spread(value, have, dims, inner)
+                value = self._tile(body, dims, inner, kept_in(term).name)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
@@ -540,37 +492,119 @@ class _Emitter:
             totals = [self._fold_last(t, x, dims) for t, x in zip(group, totals, strict=True)]
         return totals
 
-    def _fold_last(self, term: Term, value: ir.Value, dims: tuple[Axis, ...]) -> ir.Value:
-        """Reduce the last dimension by halves; of an odd length the last element waits aside."""
+    def _fold_last(self, term: Term, value: ir.Value, dims: Dims) -> ir.Value:
+        """Reduce the last dimension, in an order that the target chooses."""
         if not dims or dims[-1] != term.attr:
             raise CompileError(f"a reduced axis must be the last of its tile: {term}")
-        sizes = list(ir.VectorType(value.type).shape)
-        aside: list[ir.Value] = []
-        while sizes[-1] > 1:
-            if sizes[-1] % 2:
-                aside.append(_slice(value, sizes, sizes[-1] - 1, 1))
-            half = sizes[-1] // 2
-            halves = [_slice(value, sizes, 0, half), _slice(value, sizes, half, half)]
-            value, sizes = self._combine(term, halves), [*sizes[:-1], half]
-        for last in aside:
-            value = self._combine(term, [value, last])
-        if len(sizes) == 1:
-            return vector.extract(value, [], [0])
-        element = ir.VectorType(value.type).element_type
-        return vector.shape_cast(ir.VectorType.get(sizes[:-1], element), value)
+        kind = ir.VectorType(value.type)
+        how = vector.CombiningKind.ADD if term.op == "sum" else _largest(kept_in(term))
+
+        def folded(line: ir.Value) -> ir.Value:
+            free = arith.FastMathFlags.reassoc
+            return vector.reduction(kind.element_type, how, line, fastmath=free)
+
+        *rows, _ = kind.shape
+        if not rows:
+            return folded(value)
+        lines = (vector.extract(value, [], list(at)) for at in product(*map(range, rows)))
+        whole = ir.VectorType.get(rows, kind.element_type)
+        return vector.from_elements(whole, [folded(line) for line in lines])
+
+
+# --- tile values --------------------------------------------------------------------------------
+
+
+def _spread(value: ir.Value, have: Dims, want: Dims, level: Level) -> ir.Value:
+    """A tile value with the dimensions `have`, repeated along those that it lacks."""
+    if have == want:
+        return value
+    element = value.type.element_type if isinstance(value.type, ir.VectorType) else value.type
+    whole = ir.VectorType.get([level.tiles[a] for a in want], element)
+    if have:
+        first = want.index(have[0])
+        sizes = [level.tiles[a] if a in have else 1 for a in want[first:]]
+        if len(sizes) != len(have):
+            value = vector.shape_cast(ir.VectorType.get(sizes, element), value)
+    return vector.broadcast(whole, value)
+
+
+def _offsets(dims: Dims, level: Level) -> Iterator[Offsets]:
+    """Every place in a tile, as distances from its origin."""
+    for position in product(*(range(level.tiles[a]) for a in dims)):
+        yield dict(zip(dims, position, strict=True))
+
+
+def _part(value: ir.Value, offsets: Offsets) -> ir.Value:
+    """What a tile has at these places of its first dimensions."""
+    return vector.extract(value, [], list(offsets.values())) if offsets else value
+
+
+def _gather(element: Callable[[Offsets], ir.Value], dims: Dims, level: Level) -> ir.Value:
+    """A tile from its elements, one by one."""
+    if not dims:
+        return element({})
+    return _rows(
+        lambda o: _vector([element({**o, **n}) for n in _offsets(dims[-1:], level)]), dims, level
+    )
+
+
+def _rows(row: Callable[[Offsets], ir.Value], dims: Dims, level: Level) -> ir.Value:
+    """A tile from its rows along the last dimension."""
+    rows = [(offsets, row(offsets)) for offsets in _offsets(dims[:-1], level)]
+    value = _spread(rows[0][1], dims[-1:], dims, level)  # each row is then written over
+    for offsets, made in rows if len(dims) > 1 else ():
+        value = vector.insert(made, value, [], list(offsets.values()))
+    return value
+
+
+def _load_lines(
+    source: ir.Value, place: Coordinates, along: Axis, dims: Dims, level: Level
+) -> ir.Value:
+    """A tile from neighbours in a buffer: they are its rows, or lie along another dimension."""
+    kind = ir.VectorType.get([level.tiles[along]], ir.MemRefType(source.type).element_type)
+
+    def line(offsets: Offsets) -> ir.Value:
+        return vector.load(kind, source, place(offsets))
+
+    @cache
+    def square(*origin: int) -> list[ir.Value]:
+        block = dict(zip(dims[:-1], origin, strict=True))
+        return _turned([line({**block, **n}) for n in _offsets(dims[-1:], level)])
+
+    def row(offsets: Offsets) -> ir.Value:
+        return square(*{**offsets, along: 0}.values())[offsets[along]]
+
+    return _rows(line if along == dims[-1] else row, dims, level)
+
+
+def _number(value: int, dims: Dims, level: Level) -> ir.Value:
+    """A 64-bit integer everywhere in a tile."""
+    return _spread(expand.constant(value, "int64", ()), (), dims, level)
+
+
+def _positions(axis: Axis, dims: Dims, level: Level) -> ir.Value:
+    """The positions along an axis that a tile covers, as 64-bit integers."""
+    element = ir.IntegerType.get_signless(64)
+    start = arith.index_cast(element, level.data["origin"][axis])
+    start = _spread(start, (), dims, level)
+    if axis not in dims:
+        return start
+    steps = np.arange(level.tiles[axis], dtype=np.int64)
+    kind = ir.VectorType.get(steps.shape, element)
+    line = arith.constant(kind, ir.DenseElementsAttr.get(memoryview(steps.data), type=kind))
+    return arith.addi(start, _spread(line, (axis,), dims, level))
 
 
 def _vector(elements: list[ir.Value]) -> ir.Value:
     return vector.from_elements(ir.VectorType.get([len(elements)], elements[0].type), elements)
 
 
-def _slice(value: ir.Value, sizes: list[int], start: int, size: int) -> ir.Value:
-    """`size` elements of the last dimension."""
-    element = ir.VectorType(value.type).element_type
-    result = ir.VectorType.get([*sizes[:-1], size], element)
-    ones = [1] * len(sizes)
-    offsets = [0] * (len(sizes) - 1) + [start]
-    return vector.extract_strided_slice(result, value, offsets, [*sizes[:-1], size], ones)
+def _largest(dtype: DType) -> vector.CombiningKind:
+    """The maximum of values of this dtype; NaN, if one of them is."""
+    kinds = vector.CombiningKind
+    if dtype.is_float:
+        return kinds.MAXIMUMF
+    return kinds.MAXSI if dtype.kind == "int" else kinds.MAXUI
 
 
 def _turned(rows: list[ir.Value]) -> list[ir.Value]:
@@ -587,67 +621,3 @@ def _gpu_program(block: int) -> ir.Value:
     """The number of this thread in the whole launch; the size of a block is fixed."""
     x = gpu.Dimension.x
     return arith.addi(arith.muli(gpu.block_id(x), _index(block)), gpu.thread_id(x))
-
-
-@dataclass
-class _Place:
-    """The coordinates of an element of a buffer, for any place in a tile."""
-
-    index: tuple[Expr, ...]
-    shape: tuple[int, ...]
-    args: dict[Term, Any]
-    level: Level
-
-    def __post_init__(self) -> None:
-        self.bases = [self._base(e) for e in self.index]
-
-    def _base(self, expr: Expr) -> ir.Value | None:
-        """The coordinate at the tile's origin, if neighbours lie at fixed distances from it."""
-        if all(isinstance(atom, Axis) for atom, _ in expr.parts):
-            return self._value(Expr(0, expr.parts), {})
-        return None
-
-    def at(self, offsets: Offsets) -> list[ir.Value]:
-        """Coordinates at these offsets from the tile's origin, kept inside the buffer."""
-        return [
-            self._inside(e, n, base, offsets)
-            for e, n, base in zip(self.index, self.shape, self.bases, strict=True)
-        ]
-
-    def _inside(self, expr: Expr, size: int, base: ir.Value | None, offsets: Offsets) -> ir.Value:
-        if base is None:
-            value = self._value(expr, offsets)
-        else:
-            moved = sum(
-                c * offsets.get(atom, 0) for atom, c in expr.parts if isinstance(atom, Axis)
-            )
-            value = _add(base, expr.constant + moved)
-        low, high = expr.range
-        if low < 0:
-            value = arith.maxsi(value, _index(0))
-        if high >= size:
-            value = arith.minsi(value, _index(size - 1))
-        return value
-
-    def _value(self, expr: Expr, offsets: Offsets) -> ir.Value:
-        total: ir.Value | None = None
-        for atom, c in expr.parts:
-            if isinstance(atom, Axis):
-                piece = _add(self.level.data["origin"][atom], offsets.get(atom, 0))
-            elif isinstance(atom, Quotient):
-                inner = self._value(atom.expr, offsets)
-                piece = _floor_divide(inner, _index(atom.divisor), atom.expr)
-            else:
-                piece = self._datum(atom, offsets)
-            scaled = piece if c == 1 else arith.muli(piece, _index(c))
-            total = scaled if total is None else arith.addi(total, scaled)
-        return _index(expr.constant) if total is None else _add(total, expr.constant)
-
-    def _datum(self, atom: Datum, offsets: Offsets) -> ir.Value:
-        """One element of the tile of an index that is data."""
-        value = self.args[atom.term]
-        dims = self.level.shape(atom.term.axes)
-        if dims:
-            value = vector.extract(value, [], [offsets.get(a, 0) for a in dims])
-        wide = expand.cast(value, atom.term.dtype.name, "int64")
-        return arith.index_cast(ir.IndexType.get(), wide)

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import dodeca as dd
 import numpy as np
 from dodeca.dialect import TensorType, ops
+from dodeca.fusion import fuse, rename_buffers
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import terms
 from dodeca.passes.comprehend import Comprehension, output_axes, static_shape
-from dodeca.passes.fuse import SCHEDULE, fuse, read_schedule, rename_buffers
+from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, Expr
 from dodeca.passes.loops import joint
 from dodeca.passes.targets import find_target

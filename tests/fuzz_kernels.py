@@ -21,8 +21,9 @@ import dodeca as dd
 import fuzz_graphs
 import numpy as np
 from dodeca.dialect import DTYPES, evaluate
+from dodeca.fusion import fuse
 from dodeca.pass_pipeline import build_pipeline
-from dodeca.passes.fuse import SCHEDULE, fuse, schedule_attribute
+from dodeca.passes.fuse import SCHEDULE, schedule_attribute
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.targets import find_target
 from dodeca.passes.terms import postorder

@@ -7,8 +7,8 @@ from dataclasses import replace
 import dodeca as dd
 import numpy as np
 import pytest
+from dodeca.fusion import fuse
 from dodeca.kernel_tasks import space_of, tasks_of
-from dodeca.passes.fuse import fuse
 from dodeca.passes.targets import find_target
 from dodeca.pipeline import Clock, simplified
 from dodeca.runtime.measurer import LocalWorkers

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from dodeca import program_cache, tune
 from dodeca.command import main
+from dodeca.fusion import fuse
 from dodeca.kernel_tasks import build, judged, reference_cases, space_of, tasks_of
-from dodeca.passes.fuse import fuse
 from dodeca.passes.targets import find_target
 from dodeca.pipeline import Clock, compile_kernel, simplified
 from dodeca.reproducer import check_reproducer, read_reproducer

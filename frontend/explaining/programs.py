@@ -11,11 +11,11 @@ from mlir import ir
 
 from ..dialect.errors import ArgumentError, Error
 from ..dialect.ops import NAME, WEIGHT, entry_function, named_arguments
+from ..fusion import fuse, rename_buffers
 from ..pass_pipeline import build_pipeline
 from ..passes import terms
 from ..passes.comprehend import Comprehension
 from ..passes.extract import splittable
-from ..passes.fuse import fuse, rename_buffers
 from ..passes.panels import Chosen
 from ..passes.regions import Region
 from ..passes.targets import find_target
