@@ -122,10 +122,11 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
         most = max((a.size for a in axes if a is not vector), default=1)  # rows
         wide += [4, 8] if vector and len(wide) > 1 and most < 4 <= vector.size // lanes else []
         # a program walks through the whole vector axis where some reduction does not depend on it
-        apart = vector is not None and any(vector not in t.axes for t in inside)
+        apart = [vector] if vector and any(vector not in t.axes for t in inside) else []
+        choices = [*({a: a.size} for a in apart), {}]
         for registers in wide:
             for rows in _row_choices(shared, registers, together, target):
-                for blocks in [{vector: vector.size}, {}] if apart else [{}]:
+                for blocks in choices:
                     width = registers * lanes
                     yield _scheduled(axes, inside, vector, blocks, lanes, rows, width, programs)
             whole = {a: a.size for a in axes}
