@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from . import terms
-from .index import Axis, Expr, Quotient
+from .index import Axis, Expr, Quotient, of_axis
 from .loops import Around, joint, standing
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
 from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
@@ -214,9 +214,12 @@ class _Counter:
         self.term, together = term, joint(term)
         for around, fold in parts.folds:
             self._reduce(fold, together[fold], around)
-        wide = last.shape(frozenset(self.axes))
-        rows = not wide or wide[-1] is self.axes[-1]  # whether tiles are stored as vectors
-        store = INSTRUCTIONS["add"] if rows else SCALAR_STORE * self.schedule.lanes
+        wide, lanes = last.shape(frozenset(self.axes)), self.schedule.lanes
+        along = last.line(tuple(map(of_axis, self.axes)), wide)
+        store = INSTRUCTIONS["add"] if not wide or along == wide[-1] else SCALAR_STORE * lanes
+        if along is not None and along != wide[-1]:
+            size = last.tiles[along]
+            store = TURN * (size.bit_length() - 1) + lanes / size
         for result, _ in terms.outcomes(term, len(self.axes)):
             vectors = self._vectors(max(8, result.dtype.bits), frozenset(self.axes), last)
             self.work.instructions += trips * vectors * store

@@ -64,6 +64,16 @@ class Level:
         """Whether the elements of a tile along `axis` are neighbours in the buffer."""
         return contiguous_along(index, axis, self.steps.get(axis, 1))
 
+    def line(self, index: tuple[Expr, ...], dims: tuple[Axis, ...]) -> Axis | None:
+        """The dimension of a tile along which it is stored to neighbours: its last, or one of whose
+        rows squares are turned in registers."""
+        for axis in reversed(dims):
+            size = self.tiles[axis]
+            turns = not size & (size - 1) and self.tiles[dims[-1]] % size == 0
+            if self.contiguous(index, axis) and (axis == dims[-1] or turns):
+                return axis
+        return None
+
     def row(self, load: Term) -> Axis | None:
         """The dimension of a load's tile along which it loads neighbours, none outside the buffer:
         its last, or one as long, of which its last is made in registers."""

@@ -349,14 +349,18 @@ class _Emitter:
             for read in expr.data:
                 self.value(read, level)
         place = self._place(index, ir.MemRefType(output.type).shape, level)
-        rows = bool(dims) and level.contiguous(index, dims[-1])
+        along = level.line(index, dims)
         for offsets in _offsets(dims[:-1], level):
             row = _part(value, offsets)
-            if rows:
+            if along is None:
+                for last in _offsets(dims[-1:], level):
+                    memref.store(_part(row, last), output, place({**offsets, **last}))
+            elif along == dims[-1]:
                 vector.store(row, output, place(offsets))
-                continue
-            for last in _offsets(dims[-1:], level):
-                memref.store(_part(row, last), output, place({**offsets, **last}))
+            elif not offsets[along]:
+                rows = [_part(value, {**offsets, along: n}) for n in range(level.tiles[along])]
+                for n, line in enumerate(_columns(rows)):
+                    vector.store(line, output, place({**offsets, dims[-1]: n}))
 
     # --- index expressions as values ----------------------------------------------------------
 
@@ -605,6 +609,15 @@ def _largest(dtype: DType) -> vector.CombiningKind:
     if dtype.is_float:
         return kinds.MAXIMUMF
     return kinds.MAXSI if dtype.kind == "int" else kinds.MAXUI
+
+
+def _columns(rows: list[ir.Value]) -> Iterator[ir.Value]:
+    """The columns of rows that are as long as they are many, or a multiple."""
+    row = ir.VectorType(rows[0].type)
+    kind, size = ir.VectorType.get([len(rows)], row.element_type), [len(rows)]
+    for start in range(0, row.shape[0], len(rows)):
+        cut = partial(vector.extract_strided_slice, kind, offsets=[start], sizes=size, strides=[1])
+        yield from _turned([cut(line) for line in rows])
 
 
 def _turned(rows: list[ir.Value]) -> list[ir.Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -241,6 +242,34 @@ def test_the_other_programs_have_the_orders_of_the_first_between_regions() -> No
         mixed = [*found[1].chosen[:1], *found[0].chosen[1:]]
         y = run(graph, module, mixed, [x])
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
+
+
+# --- squares that turn in registers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+@pytest.mark.parametrize(
+    ("vector", "row"), [(16, 4), (8, 8), (16, 8), (32, 2), (8, 1), (16, 6), (8, 16), (4, 4)]
+)
+def test_a_tile_is_stored_along_another_axis_than_its_vector(
+    vector: int, row: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2 if dtype == "bool" else 100, (48, 2, 32)).astype(dtype)
+    graph = dd.trace(lambda x: dd.transpose(x, (2, 1, 0)), dd.spec(x.shape, dtype))
+    with graph.module.context, ir.Location.unknown():
+        module = simplified(graph.module, Clock())
+        (best,) = candidates(module.operation, CPU, "fast", (), 1)
+    (region, (kernel,)), *_ = best.chosen
+    d0, _, d2 = kernel.axes
+    for along, tiles in ((d0, (vector, 1, row)), (d2, (row, 1, vector))):
+        names = tuple(a.name for a in kernel.axes)
+        pairs = tuple(zip(names, tiles, strict=True))
+        blocks = tuple((a.name, a.size) for a in kernel.axes)
+        order = tuple(n for (n, t), (_, b) in zip(pairs, blocks, strict=True) if b > t)
+        schedule = Schedule(along.name, pairs, blocks, order, 8)
+        chosen = [(region, [replace(kernel, schedule=schedule)])]
+        np.testing.assert_array_equal(run(graph, module, chosen, [x]), x.transpose(2, 1, 0))
 
 
 # --- sums of sums -------------------------------------------------------------------------------
