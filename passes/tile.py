@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 from mlir import ir
@@ -136,12 +137,20 @@ def _add(x: ir.Value, offset: int) -> ir.Value:
     return arith.addi(x, _index(offset)) if offset else x
 
 
-def _expression(expr: Expr, origin: dict[Axis, ir.Value]) -> ir.Value:
-    """The value of an expression without quotients or data."""
-    total = _index(expr.constant)
-    for axis, c in expr.parts:
-        assert isinstance(axis, Axis)
-        total = arith.addi(total, arith.muli(origin[axis], _index(c)))
+def _evaluate(
+    expr: Expr, leaf: Callable[[Any], ir.Value], number: Callable[[int], ir.Value]
+) -> ir.Value:
+    """The value of an index expression, from the values of its axes and data, and of numbers."""
+    total = number(expr.constant) if expr.constant or not expr.parts else None
+    for atom, c in expr.parts:
+        if isinstance(atom, Quotient):
+            inner = _evaluate(atom.expr, leaf, number)
+            piece = _floor_divide(inner, number(atom.divisor), atom.expr)
+        else:
+            piece = leaf(atom)
+        scaled = piece if c == 1 else arith.muli(piece, number(c))
+        total = scaled if total is None else arith.addi(total, scaled)
+    assert total is not None
     return total
 
 
@@ -224,11 +233,11 @@ class _Program:
                 continue
             low, high = _index(phase.start), _index(phase.stop)
             if phase.low is not None:  # blocks begin at multiples of the step
-                first = arith.maxsi(_expression(phase.low, outer), low)
+                first = arith.maxsi(_evaluate(phase.low, outer.__getitem__, _index), low)
                 by = _index(phase.step)
                 low = arith.muli(arith.divui(first, by), by)
             if phase.high is not None:
-                high = arith.minsi(_expression(phase.high, outer), high)
+                high = arith.minsi(_evaluate(phase.high, outer.__getitem__, _index), high)
             loop = scf.ForOp(low, high, _index(phase.step))
             with ir.InsertionPoint(loop.body):
                 self._phase(phase, {**outer, phase.axis: loop.induction_variable})
@@ -366,18 +375,13 @@ class _Emitter:
 
     def _integer(self, expr: Expr, dims: Dims, level: Level) -> ir.Value:
         """The values of an index expression in a tile: 64-bit integers."""
-        total = _number(expr.constant, dims, level)
-        for atom, c in expr.parts:
+
+        def leaf(atom: Any) -> ir.Value:
             if isinstance(atom, Axis):
-                piece = _positions(atom, dims, level)
-            elif isinstance(atom, Quotient):
-                inner = self._integer(atom.expr, dims, level)
-                piece = _floor_divide(inner, _number(atom.divisor, dims, level), atom.expr)
-            else:
-                piece = self._tile(atom.term, dims, level, "int64")
-            factor = _number(c, dims, level)
-            total = arith.addi(total, piece if c == 1 else arith.muli(piece, factor))
-        return total
+                return _positions(atom, dims, level)
+            return self._tile(atom.term, dims, level, "int64")
+
+        return _evaluate(expr, leaf, lambda n: _number(n, dims, level))
 
     def _place(self, index: tuple[Expr, ...], shape: Sequence[int], level: Level) -> Coordinates:
         """The coordinates of an element of a buffer, for any place in a tile."""
@@ -407,21 +411,16 @@ class _Emitter:
 
     def _position(self, expr: Expr, offsets: Offsets, level: Level) -> ir.Value:
         """The value of an index expression at one place in a tile."""
-        total: ir.Value | None = None
-        for atom, c in expr.parts:
+
+        def leaf(atom: Any) -> ir.Value:
             if isinstance(atom, Axis):
-                piece = _add(level.data["origin"][atom], offsets.get(atom, 0))
-            elif isinstance(atom, Quotient):
-                inner = self._position(atom.expr, offsets, level)
-                piece = _floor_divide(inner, _index(atom.divisor), atom.expr)
-            else:
-                dims = level.shape(atom.term.axes)
-                piece = _part(self.value(atom.term, level), {a: offsets.get(a, 0) for a in dims})
-                wide = expand.cast(piece, atom.term.dtype.name, "int64")
-                piece = arith.index_cast(ir.IndexType.get(), wide)
-            scaled = piece if c == 1 else arith.muli(piece, _index(c))
-            total = scaled if total is None else arith.addi(total, scaled)
-        return _index(expr.constant) if total is None else _add(total, expr.constant)
+                return _add(level.data["origin"][atom], offsets.get(atom, 0))
+            dims = level.shape(atom.term.axes)
+            piece = _part(self.value(atom.term, level), {a: offsets.get(a, 0) for a in dims})
+            wide = expand.cast(piece, atom.term.dtype.name, "int64")
+            return arith.index_cast(ir.IndexType.get(), wide)
+
+        return _evaluate(expr, leaf, _index)
 
     def _table(self, term: Term, dims: Dims, level: Level) -> ir.Value:
         """A small constant array, held in a vector that is read at a computed place."""
