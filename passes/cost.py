@@ -268,13 +268,12 @@ class _Counter:
             if "registers" in level.data and shared:  # what the loads of a loop take
                 level.data["registers"] += vectors
             return
-        out = sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
         vector = self.schedule.vector
         if vector != wide[-1].name and any(a.name == vector for a in beside):  # spread over it
             price = BROADCAST_LOAD
         else:  # each element in a cache line, often a page, of its own
             price = SCALAR_LOAD * (6.0 if index and length * shape[-1] > 4096 else 1.0)
-        self._count(level, rows * length * (price + CLAMP * out))
+        self._count(level, rows * length * (price + CLAMP * term.outside))
 
     def _apart(self, term: Term, level: Level) -> float:
         """What a load waits where each turn of its loop is far from the last, and does not stay."""

@@ -512,12 +512,11 @@ class _Cheapest:
             return self._times(axes) * INSTRUCTIONS.get(node.op, 1.0)
         wide = self._vector_axis(axes)
         spread = self.vector is not None and wide != self.vector  # one element for a whole vector
-        _, index, shape = term.attr
-        out = sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
-        row = wide is None or spread or contiguous_along(index, wide, self.target.lanes(32))
-        if row and not out:
+        lanes = self.target.lanes(32)
+        row = wide is None or spread or contiguous_along(term.attr[1], wide, lanes)
+        if row and not term.outside:
             return self._times(axes) * cost.VECTOR_LOAD
-        each = cost.SCALAR_LOAD * 2 + cost.CLAMP * out
+        each = cost.SCALAR_LOAD * 2 + cost.CLAMP * term.outside
         return self._times(axes) * each * self.target.lanes(max(8, term.dtype.bits))
 
     def _vector_axis(self, axes: frozenset[Axis]) -> Axis | None:

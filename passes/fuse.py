@@ -59,9 +59,9 @@ def choices(
     returned = set(block.operations[len(block.operations) - 1].operands)
     between = {v for region, _ in regions for v in region.outputs}
     orders: dict[Buffer, Order] = {}  # of what lies between regions: the same in all programs
+    sets = [(region, solved[region.key][0]) for region, _ in regions]
     made: list[tuple[Program, list[dict]]] = []
     for n in range(max((len(sets) for sets, _ in solved.values()), default=1)):
-        sets = [(region, solved[region.key][0]) for region, _ in regions]
         chosen = [(region, several[min(n, len(several) - 1)]) for region, several in sets]
         layouts = Layouts(chosen, returned, target, precision == "strict", dict(orders))
         if n == 0:

@@ -77,13 +77,12 @@ class Level:
     def row(self, load: Term) -> Axis | None:
         """The dimension of a load's tile along which it loads neighbours, none outside the buffer:
         its last, or one as long, of which its last is made in registers."""
-        _, index, shape = load.attr
         dims = self.shape(load.axes)
-        if any(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True)):
+        if load.outside:
             return None
         for axis in reversed(dims):
             size = self.tiles[axis]
-            if size == self.tiles[dims[-1]] and self.contiguous(index, axis):
+            if size == self.tiles[dims[-1]] and self.contiguous(load.attr[1], axis):
                 return axis if axis == dims[-1] or not size & (size - 1) else None
         return None
 

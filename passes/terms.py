@@ -61,6 +61,12 @@ class Term:
         return (self.attr,) if self.op in ("index", "nonneg") else ()
 
     @cached_property
+    def outside(self) -> int:
+        """How many coordinates of a load may lie outside its buffer, and are kept inside."""
+        _, index, shape = self.attr
+        return sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
+
+    @cached_property
     def children(self) -> tuple[Term, ...]:
         """The operands, and the terms that index expressions read."""
         data = (term for expr in self.indices for term in expr.data)

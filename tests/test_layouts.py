@@ -108,7 +108,7 @@ def test_results_with_panels(name: str, precision: str) -> None:
     known = [dd.asarray(normal(*shape, seed=9 + i)) for i, shape in enumerate(weights)]
     graph = dd.trace(lambda *given: fn(*given, *known), *(dd.spec(a.shape) for a in arrays))
     exe = dd.compile(graph, precision=precision)
-    strict = precision == "strict" and "gelu" not in str(exe.plan) and name != "with_a_weight"
+    strict = precision == "strict" and name != "with_a_weight"
     for seed in range(2):
         if seed:  # what is not finite must come out where the formula has it
             arrays[0].flat[:: arrays[0].size // 3] = [np.inf, -np.inf, np.nan, 1e30][:4]
@@ -225,7 +225,7 @@ def test_any_order_of_any_buffer_gives_the_same() -> None:
 
 
 def test_the_other_programs_have_the_orders_of_the_first_between_regions() -> None:
-    weights = [dd.asarray(normal(32, 32, 3, 3, seed=i) / 17) for i in range(4)]
+    weights = [dd.asarray(normal(32, 32, 3, 3, seed=i) / 17) for i in range(12)]
 
     def deep(x: Any) -> Any:
         for w in weights:
@@ -238,9 +238,14 @@ def test_the_other_programs_have_the_orders_of_the_first_between_regions() -> No
     for one in found:
         y = run(graph, module, one.chosen, [x])
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
-    if len(found) > 1 and len(found[0].chosen) > 1:  # a region of one with the rest of another
-        mixed = [*found[1].chosen[:1], *found[0].chosen[1:]]
-        y = run(graph, module, mixed, [x])
+    first, rest = found[0].chosen[0], found[0].chosen[1:]
+    assert len(found) > 1 and rest
+    region, kernels = first
+    outputs = {region.names[v] for v in region.outputs}
+    (last,) = [kernel for kernel in kernels if kernel.name in outputs]
+    assert [a.size for a in last.axes] == [1, 14, 14, 32]  # channels last, though not in the graph
+    for other in found[1:]:  # a region of one with the rest of another
+        y = run(graph, module, [other.chosen[0], *rest], [x])
         np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
 
 
