@@ -106,11 +106,12 @@ def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable
     """The schedules of one loop for all folds of a kernel."""
     if term.op == "scatter":
         return scatter_schedules(axes, term.args[2].axes, target)
-    scores = [t.args[0] for t in postorder([term]) if t.op in ROLLING]
+    rolls = [t for t in postorder([term]) if t.op in ROLLING]
+    scores = [t.args[0] for t in rolls]
     rows = frozenset(a for s in scores for a in s.axes if a in axes)
-    weighted = any(t.axes - rows for t in postorder([term]) if t.op in ROLLING)
+    weighted = any(t.axes - rows for t in rolls)
     heavy = weighted or any(t.op in FOLDS for t in postorder(scores))
-    return fold_schedules(axes, rows, heavy, target)
+    return fold_schedules(axes, rows, rolls[0].attr, heavy, target)
 
 
 def bytes_written(root: Term, axes: tuple[Axis, ...]) -> float:
@@ -292,10 +293,12 @@ class _Counter:
         name, index, shape = term.attr
         spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
         span = prod(spans) * term.dtype.bytes
+        stays = span <= self.target.near / 2 and all(self._length(a) == a.size for a in term.axes)
+        times = min(self.programs, self.target.units) if stays else self.programs
         if name in self.work.touched and span > self.target.near:  # it has not stayed
-            self.work.again += span * self.programs
+            self.work.again += span * times
         elif (name, index) not in self.work.seen:
-            self.work.fetched += span * self.programs
+            self.work.fetched += span * times
         self.work.seen.add((name, index))
         self.work.touched[name] = max(self.work.touched.get(name, 0.0), bytes_read(term))
 

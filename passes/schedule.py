@@ -54,9 +54,9 @@ def step_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterat
 
 
 def fold_schedules(
-    axes: tuple[Axis, ...], rows: frozenset[Axis], heavy: bool, target: Target
+    axes: tuple[Axis, ...], rows: frozenset[Axis], along: Axis, heavy: bool, target: Target
 ) -> Iterator[Schedule]:
-    """The schedules of one loop that runs all folds of a kernel over an axis.
+    """The schedules of one loop that runs all folds of a kernel along an axis.
 
     `rows` are the axes that the scores of its blocks depend on; a kernel is `heavy` if these have
     sums inside, or weights of other axes. The last of the rows is cut into blocks, which share what
@@ -66,6 +66,8 @@ def fold_schedules(
     choices = ((1, 256), (1, 1024), (64, 256))
     if heavy:
         choices = ((32, 64), (64, 64), (64, 128), (128, 128), (1, 256))
+    whole = int(target.near / 32) // max(1, along.size)  # rows of the whole axis that stay near
+    choices = (*choices, (1 << (whole.bit_length() - 1), along.size)) if whole else choices
     for block, fold in choices:
         blocks = {a: 1 if a in rows else a.size for a in axes}
         others = prod(a.size for a in axes if a in rows and a not in shared)

@@ -12,13 +12,16 @@ each P is exp2(-inf) = 0 then. A row whose maximum stays -inf is NaN, as -inf - 
 
 Blocks in which every score is -inf are passed over, where a condition on positions says so. (A
 weight that is infinite or NaN there makes the plain sum NaN, and not this one.)
+
+If one block is the whole axis, what reads exp2(s - max(j, s)) after it finds it in P. Memory would
+be idle while P is computed: what the next program loads and stores is brought near then.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -46,6 +49,7 @@ class Step:
     axes: tuple[Axis, ...]
     term: Term
     schedule: Schedule
+    ahead: tuple[Term, ...] = ()  # what to bring near meanwhile: loads at the same points
 
     @property
     def once(self) -> bool:
@@ -147,6 +151,7 @@ class _Stager:
         self.first: list[Step] = []  # what is stored before a loop
         self.states: dict[Any, tuple[Term, ...]] = {}  # the local buffers of a fold, or of a score
         self.finished: dict[Term, Term] = {}
+        self.shares = dict(self._found_shares())
 
     def _cut(self, axis: Axis, block: int) -> None:
         place = Expr(0)
@@ -163,8 +168,20 @@ class _Stager:
         """The axes of a block."""
         return tuple(self.inner[a] for a in axes if a in self.inner)
 
+    def _found_shares(self) -> Iterator[tuple[Term, tuple[Term, Axis]]]:
+        """Each exp2(score - maximum) that is read at places of another axis, if one block holds
+        them all; its score, and that axis."""
+        parts, size = postorder([self.root]), self.axis.size
+        powers = [x for x in parts if x.op == "exp2"] if self.schedule.fold >= size else []
+        for a in (a for a, inner in self.inner.items() if a.size == inner.size == size):
+            for score in dict.fromkeys(t.args[0] for t in parts if t.op in ("roll", "part")):
+                most = terms.reduction("max", self.axis, score)
+                power = terms.factors(terms.at(score, {self.axis: of_axis(a)}) - most)
+                yield from ((x, (score, a)) for x in powers if terms.factors(x.args[0]) == power)
+
     def run(self) -> Staged:
-        folds = [t for t in postorder([self.root]) if t.op in FOLDS and t.attr == self.axis]
+        parts = postorder([self.root], self.shares.__contains__)
+        folds = [t for t in parts if t.op in FOLDS and t.attr == self.axis]
         depth: dict[Term, int] = {}
         for f in folds:  # a fold that reads another's finished value needs a loop of its own
             below = [depth[t] for t in postorder(list(f.args)) if t in depth]
@@ -176,6 +193,8 @@ class _Stager:
             loops = list(self._loops(group))
             phases += [Phase(tuple(self.first)), *loops]
             self.finished |= {f: self._result(f) for f in group}
+        for x, (score, a) in self.shares.items():
+            self.finished[x] = self._share(score, a)
         last = []
         for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
             value = terms.at(result, self.places, self.finished)
@@ -313,21 +332,44 @@ class _Stager:
         base = terms.select(terms.is_set(new), new, terms.constant(0, score.dtype))
 
         share = self._local(score.axes, score.dtype, turn.axis) if again else block
+        self.states["share", score] = (terms.at(share, {turn.axis: of_axis(self.axis)}),)
         self._assign(turn.steps, share, terms.apply("exp2", block - base))
+        if self.shares:
+            turn.steps[-1] = replace(turn.steps[-1], ahead=tuple(self._ahead(turn, score)))
         self._assign(turn.steps, scale, terms.apply("exp2", top - base))
         self._assign(turn.steps, top, new)
         return share
+
+    def _ahead(self, turn: _Turn, score: Term) -> Iterator[Term]:
+        """What the next program loads at the points of a score, and the results it stores there."""
+        found = [x for x in postorder([score]) if x.op == "load" and not x.children]
+        for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
+            index, shape = map(of_axis, self.axes[:rank]), tuple(a.size for a in self.axes[:rank])
+            here = {a: of_axis(self.axis) for _, a in self.shares.values()}
+            found.append(terms.at(terms.load(f"{OUTPUT}{n}", (*index,), shape, result.dtype), here))
+        for last in self.outer[-1:]:
+            place = {last: of_axis(last) + self.schedule.block(last)}
+            for x in found:
+                if x.axes <= score.axes and last in turn.at(x).axes:
+                    yield terms.at(turn.at(x), place)
 
     def _result(self, fold: Term) -> Term:
         """The value of a fold after its loop."""
         if ("total", fold) in self.states:
             total = self.states["total", fold][0]
-            if fold.op != "roll":
-                return terms.cast(total, fold.dtype)
-            top = self.states["top", fold.args[0]][0]
-            nan = terms.constant(float("nan"), total.dtype)
-            return terms.select(terms.is_set(top), total, nan)
+            known = terms.cast(total, fold.dtype)
+            return self._if_set(fold.args[0], known) if fold.op == "roll" else known
         return self.states["top", fold.args[0]][0]  # the maximum of a score
+
+    def _share(self, score: Term, axis: Axis) -> Term:
+        """exp2(score - maximum) at the places of an axis, from the only turn."""
+        (share,) = self.states["share", score]
+        return self._if_set(score, terms.at(share, {self.axis: of_axis(self.inner[axis])}))
+
+    def _if_set(self, score: Term, value: Term) -> Term:
+        """A value where the maximum of a score is above -inf, else NaN."""
+        nan = terms.constant(float("nan"), value.dtype)
+        return terms.select(terms.is_set(self.states["top", score][0]), value, nan)
 
     # --- local buffers ------------------------------------------------------------------------
 

@@ -401,6 +401,20 @@ def at(root: Term, axes: Mapping[Axis, Expr], known: Mapping[Term, Term] | None 
     return made.get(root, root)
 
 
+def factors(x: Term) -> dict[Term, float]:
+    """A term as a sum of others, each by a number; the maximum of c * y, c > 0, is c * max(y)."""
+    if x.op == "add":
+        a, b = map(factors, x.args)
+        return {t: a.get(t, 0.0) + b.get(t, 0.0) for t in (*a, *b)}
+    if x.op == "mul" and any(a.op == "const" for a in x.args):
+        number, other = sorted(x.args, key=lambda a: a.op != "const")
+        return {t: n * number.value for t, n in factors(other).items()}
+    inside = list(factors(x.args[0]).items()) if x.op == "max" else []
+    if len(inside) == 1 and inside[0][1] > 0:
+        return {reduction("max", x.attr, inside[0][0]): inside[0][1]}
+    return {x: 1.0}
+
+
 def rewrite(root: Term, change: Callable[[Term], Term]) -> Term:
     """`root` with every part of it changed, operands first."""
     made: dict[Term, Term] = {}

@@ -270,6 +270,8 @@ class _Emitter:
     def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
         """The serial loops from `depth` on; in the innermost, the value and its store."""
         if depth == len(self.schedule.order):
+            for load in self.step.ahead:
+                self._bring(load, level)
             found = terms.outcomes(self.step.term, len(self.axes))
             for (result, _), name in zip(found, self.step.buffers, strict=True):
                 self._store(result, self.arguments[name], level)
@@ -370,6 +372,14 @@ class _Emitter:
                 rows = [_part(value, {**offsets, along: n}) for n in range(level.tiles[along])]
                 for n, line in enumerate(_columns(rows)):
                     vector.store(line, output, place({**offsets, dims[-1]: n}))
+
+    def _bring(self, load: Term, level: Level) -> None:
+        """Ask for the lines of a load, without waiting for them."""
+        (name, index, shape), dims = load.attr, level.shape(load.axes)
+        place, line = self._place(index, shape, level), 64 // load.dtype.bytes
+        for offsets in _offsets(dims, level):
+            if not dims or offsets[dims[-1]] % line == 0:
+                memref.prefetch(self.arguments[name], place(offsets), name[:3] == OUTPUT, 3, True)
 
     # --- index expressions as values ----------------------------------------------------------
 
