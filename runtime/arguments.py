@@ -6,8 +6,9 @@ array(2., dtype=float32)
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy as np
 from ..dialect.dtypes import BY_NUMPY, DTYPES
 from ..dialect.errors import ArgumentError
 from .dlpack import from_dlpack
-from .memory import ALIGNMENT, aligned
+from .memory import ALIGNMENT, HUGE, Lender, address_of, aligned
 from .program import Buffer, Program
 
+_SMALL = 4096  # bytes below which an output's alignment is not worth the time to arrange it
 _LARGEST = {  # the largest finite value of each float dtype
     **{name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")},
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
@@ -95,18 +97,29 @@ def name_of(buffer: Buffer, position: int) -> str:
     return f"argument {position} ({buffer.name!r})" if buffer.name else f"argument {position}"
 
 
-def take_inputs(program: Program, values: Sequence[Any]) -> dict[int, np.ndarray]:
-    """The caller's arguments by buffer id."""
-    if len(values) != len(program.inputs):
-        buffers = [program.buffers[index] for index in program.inputs]
-        names = [buffer.name or describe(buffer) for buffer in buffers]
-        wanted = f"{len(names)} ({', '.join(names)})" if names else "0"
-        raise ArgumentError(f"expected {wanted} arguments, got {len(values)}")
-    taken = {}
-    for position, (index, value) in enumerate(zip(program.inputs, values, strict=True)):
-        buffer = program.buffers[index]
-        taken[index] = as_array(value, buffer, name_of(buffer, position))
-    return taken
+Pointers = ctypes.Array[ctypes.c_uint64] | dict[int, int]  # addresses by buffer id
+
+
+class Inputs:
+    """What a program is called with: made once, so that a call need not spell out names."""
+
+    def __init__(self, program: Program):
+        self._rows: list[tuple[int, int, Buffer, str]] = []  # position, buffer id, buffer, name
+        for position, index in enumerate(program.inputs):
+            buffer = program.buffers[index]
+            self._rows.append((position, index, buffer, name_of(buffer, position)))
+
+    def take(self, values: Sequence[Any], pointers: Pointers) -> dict[int, np.ndarray]:
+        """The caller's arguments by buffer id; `pointers` gets their addresses."""
+        if len(values) != len(self._rows):
+            names = [buffer.name or describe(buffer) for _, _, buffer, _ in self._rows]
+            wanted = f"{len(names)} ({', '.join(names)})" if names else "0"
+            raise ArgumentError(f"expected {wanted} arguments, got {len(values)}")
+        arrays = {}
+        for position, index, buffer, name in self._rows:
+            arrays[index] = array = as_array(values[position], buffer, name)
+            pointers[index] = address_of(array)
+        return arrays
 
 
 def take_weights(
@@ -126,7 +139,7 @@ def take_weights(
             raise ArgumentError(f"{where}: missing; expected {describe(buffer)}")
         array = as_array(given[name], buffer, where)
         shared = array is given[name] and not array.flags.writeable
-        if index in kept and (not shared or array.__array_interface__["data"][0] % ALIGNMENT):
+        if index in kept and (not shared or address_of(array) % ALIGNMENT):
             copied[index] = array
         else:
             taken[index] = array
@@ -146,16 +159,29 @@ def _copies(arrays: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     return copies
 
 
-def new_array(buffer: Buffer, small: int = 0) -> np.ndarray:
-    """An uninitialised array for a buffer; with at least `small` bytes, at a multiple of 64."""
-    if buffer.bytes < small:
-        return np.empty(buffer.shape, DTYPES[buffer.dtype].numpy)
-    return on_memory(aligned(buffer.bytes), buffer)
+def new_array(buffer: Buffer) -> np.ndarray:
+    """An uninitialised array for a buffer, at a multiple of 64 bytes."""
+    return np.ndarray(buffer.shape, DTYPES[buffer.dtype].numpy, aligned(buffer.bytes))
 
 
-def on_memory(memory: np.ndarray, buffer: Buffer) -> np.ndarray:
-    """Bytes as an array for a buffer."""
-    return memory.view(DTYPES[buffer.dtype].numpy).reshape(buffer.shape)
+def result_maker(buffer: Buffer) -> Callable[[], tuple[np.ndarray, int]]:
+    """What makes an uninitialised array for a result of each call, and gives its address too.
+
+    The memory is nobody else's. It starts at a multiple of 64 bytes unless it is small.
+    """
+    shape, dtype, size = buffer.shape, DTYPES[buffer.dtype].numpy, buffer.bytes
+    lender = Lender(size) if size >= HUGE else None
+
+    def make() -> tuple[np.ndarray, int]:
+        if size < _SMALL:
+            array = np.empty(shape, dtype)
+            return array, address_of(array)
+        memory = lender.lend() if lender else np.empty(size + ALIGNMENT, np.uint8)
+        address = address_of(memory)
+        skip = -address % ALIGNMENT
+        return np.ndarray(shape, dtype, memory, skip), address + skip
+
+    return make
 
 
 def take_outputs(program: Program, out: Any) -> list[np.ndarray] | None:
@@ -165,14 +191,15 @@ def take_outputs(program: Program, out: Any) -> list[np.ndarray] | None:
     arrays = [out] if isinstance(out, np.ndarray) else list(out)
     if len(arrays) != len(program.outputs):
         raise ArgumentError(f"out: expected {len(program.outputs)} arrays, got {len(arrays)}")
-    for position, (index, array) in enumerate(zip(program.outputs, arrays, strict=True)):
-        buffer = program.buffers[index]
-        where = f"out[{position}]"
+    for position, index in enumerate(program.outputs):
+        buffer, array = program.buffers[index], arrays[position]
         if not isinstance(array, np.ndarray):
             got = type(array).__name__
-            raise ArgumentError(f"{where}: expected a numpy array to write into, got {got}")
+            text = f"out[{position}]: expected a numpy array to write into, got {got}"
+            raise ArgumentError(text)
         if array.dtype != DTYPES[buffer.dtype].numpy or array.shape != buffer.shape:
-            raise ArgumentError(f"{where}: expected {describe(buffer)}, got {_described(array)}")
+            text = f"out[{position}]: expected {describe(buffer)}, got {_described(array)}"
+            raise ArgumentError(text)
         if not array.flags.writeable:
-            raise ArgumentError(f"{where}: the array is read-only")
+            raise ArgumentError(f"out[{position}]: the array is read-only")
     return arrays

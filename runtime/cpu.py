@@ -15,9 +15,9 @@ import numpy as np
 
 from ..dialect.errors import ArgumentError
 from .arguments import new_array
-from .driver import available_cores, native, run_launches
+from .driver import Word, available_cores, native, run_launches
 from .environment import flag
-from .memory import PAGE, Layout, aligned, plan_memory, waits
+from .memory import PAGE, Layout, address_of, aligned, plan_memory, waits
 from .program import Buffer, Kernel, Launch, Program
 
 
@@ -54,9 +54,10 @@ class Table:
         code: Code,
         buffers: Sequence[Buffer],
         offsets: Mapping[int, int],
+        threads: int,
     ):
-        self.count = len(launches)
-        self.widest = max((kernels[launch.kernel].grid for launch in launches), default=0)
+        widest = max((kernels[launch.kernel].grid for launch in launches), default=0)
+        self.threads = min(threads, widest)  # which have something to do
         ids = np.array([i for launch in launches for i in launch.arguments], np.int64)
         rows = np.zeros((len(launches), 5), np.int64)
         used = {launch.kernel for launch in launches}
@@ -69,7 +70,7 @@ class Table:
             row[:] = *entries[launch.kernel], at, kernels[launch.kernel].grid, wait
             position += len(launch.arguments)
         self._memory = rows, ids
-        self.address = rows.ctypes.data
+        self.address, self.count = Word(rows.ctypes.data), Word(len(launches))
 
 
 class Frame:
@@ -78,11 +79,11 @@ class Frame:
     def __init__(self, count: int, arena: Layout, resident: Mapping[int, np.ndarray]):
         self._arena = aligned(arena.bytes, PAGE)
         self.pointers = (ctypes.c_uint64 * max(count, 1))()
-        self.address = ctypes.addressof(self.pointers)
+        self.address = Word(ctypes.addressof(self.pointers))
         for index, offset in arena.offsets.items():
             self.pointers[index] = self._arena.ctypes.data + offset
         for index, array in resident.items():
-            self.pointers[index] = array.ctypes.data
+            self.pointers[index] = address_of(array)
 
 
 class CpuRunner:
@@ -127,18 +128,23 @@ class CpuRunner:
 
     def _table(self, launches: Sequence[Launch], arena: Layout) -> Table:
         program = self._program
-        return Table(launches, program.kernels, self.code, program.buffers, arena.offsets)
+        return Table(
+            launches, program.kernels, self.code, program.buffers, arena.offsets, self.threads
+        )
 
     def _launch(self, table: Table, frame: Frame) -> None:
-        threads = min(self.threads, table.widest)
-        if threads:
-            run_launches(threads, table.address, table.count, frame.address)
+        if table.threads:
+            run_launches(table.threads, table.address, table.count, frame.address)
 
     def run(self, arrays: Mapping[int, np.ndarray]) -> None:
         """Run the plan on arrays for inputs and outputs: row-major, aligned, not overlapping."""
         frame = self._frame(arrays)
+        self.launch(frame)
+        self.give_back(frame)
+
+    def launch(self, frame: Frame) -> None:
+        """Run the plan on the arrays that a frame points to."""
         self._launch(self._plan, frame)
-        self._frames.append(frame)
 
     def profile(self, arrays: Mapping[int, np.ndarray], repeats: int) -> list[float]:
         """Run the plan `repeats` times, launch by launch; the median seconds of each launch.
@@ -156,15 +162,23 @@ class CpuRunner:
                 start = time.perf_counter()
                 self._launch(table, frame)
                 taken.append(time.perf_counter() - start)
-        self._frames.append(frame)
+        self.give_back(frame)
         return [median(taken[1:]) for taken in times]
+
+    def borrow(self) -> Frame:
+        """A frame that no other call has, to be given back."""
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return Frame(len(self._program.buffers), self._arena, self.resident)
+
+    def give_back(self, frame: Frame) -> None:
+        """Leave a frame to later calls."""
+        self._frames.append(frame)
 
     def _frame(self, arrays: Mapping[int, np.ndarray]) -> Frame:
         """A frame with these arrays in its table."""
-        try:
-            frame = self._frames.pop()
-        except IndexError:
-            frame = Frame(len(self._program.buffers), self._arena, self.resident)
+        frame = self.borrow()
         for index, array in arrays.items():
-            frame.pointers[index] = array.__array_interface__["data"][0]
+            frame.pointers[index] = address_of(array)
         return frame

@@ -202,18 +202,16 @@ define i32 @dodeca_start(ptr %self) {
 
 define void @dodeca_alone(ptr %launches, i64 %count, ptr %buffers) {
   %environment = alloca [512 x i8], align 16
-  %saved = call i32 @fegetenv(ptr %environment)
-  %plain = call i32 @fesetenv(ptr inttoptr (i64 -1 to ptr))
+  call void @enter(ptr %environment)
   call void @run(ptr %launches, i64 %count, ptr %buffers, i64 0, i64 1, ptr null, i64 0)
-  %restored = call i32 @fesetenv(ptr %environment)
+  call void @leave(ptr %environment)
   ret void
 }
 
 define void @dodeca_together(ptr %pool, ptr %launches, i64 %count, ptr %buffers) {
 entry:
   %environment = alloca [512 x i8], align 16
-  %saved = call i32 @fegetenv(ptr %environment)
-  %plain = call i32 @fesetenv(ptr inttoptr (i64 -1 to ptr))
+  call void @enter(ptr %environment)
   store ptr %launches, ptr %pool
   %count.at = getelementptr %pool, ptr %pool, i64 0, i32 1
   store i64 %count, ptr %count.at
@@ -249,7 +247,34 @@ tail:
 own:
   call void @take(ptr %pool, i64 0)
   call void @wait_for(ptr %finished, i64 %workers, i64 %spin)
+  call void @leave(ptr %environment)
+  ret void
+}
+"""
+_ENVIRONMENT = """
+define internal void @enter(ptr %environment) {
+  %saved = call i32 @fegetenv(ptr %environment)
+  %plain = call i32 @fesetenv(ptr inttoptr (i64 -1 to ptr))
+  ret void
+}
+define internal void @leave(ptr %environment) {
   %restored = call i32 @fesetenv(ptr %environment)
+  ret void
+}
+"""
+# On x86 these take 0.3 us, to save and load the x87 unit, which no kernel uses. The rest of the
+# environment is one register.
+_SSE = """
+@plain = private constant i32 8064  ; 0x1F80: round to nearest, no exceptions, keep subnormals
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @enter(ptr %environment) {
+  call void @llvm.x86.sse.stmxcsr(ptr %environment)
+  call void @llvm.x86.sse.ldmxcsr(ptr @plain)
+  ret void
+}
+define internal void @leave(ptr %environment) {
+  call void @llvm.x86.sse.ldmxcsr(ptr %environment)
   ret void
 }
 """
@@ -259,7 +284,8 @@ _PAUSE = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM}
 
 def driver() -> str:
     """The driver for this machine: `dodeca_start`, `dodeca_alone`, `dodeca_together`."""
-    return _DRIVER.replace("PAUSE", _PAUSE.get(platform.machine(), ""))
+    pause = _PAUSE.get(platform.machine(), "")
+    return _DRIVER.replace("PAUSE", pause) + (_SSE if pause == _X86 else _ENVIRONMENT)
 
 
 def trampolines(counts: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ exe.save("model.dodeca")        # dodeca.load("model.dodeca")(x)
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 
 from ..dialect.errors import ArgumentError
-from .arguments import new_array, on_memory, take_inputs, take_outputs, take_weights
+from .arguments import Inputs, Pointers, result_maker, take_outputs, take_weights
 from .cpu import Code, CpuRunner, read_by_calls, thread_count
 from .cpu_features import CpuNeeds
 from .device import no_launch
-from .memory import HUGE, Lender, plan_memory
+from .memory import address_of, plan_memory
 from .profile import Profile, profiled
 from .program import Buffer, Kernel, Program
 
 STAGES = ("dodeca", "kernels", "tile", "llvm", "llvm_ir", "text")
-_SMALL = 4096  # bytes below which an output's alignment is not worth the time to arrange it
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,17 @@ class Executable:
         if on_cpu:
             self._runner = CpuRunner(program, taken, self._memory, self.threads, code)
             self._weights = self._runner.resident
+        self._inputs = Inputs(program)
         inside = {*program.inputs, *program.weights.values()}
-        self._fresh = {
-            index
+        self._fresh = {  # by buffer id, what makes an array for an output of each call
+            index: result_maker(program.buffers[index])
             for index in program.outputs
             if index not in inside and program.buffers[index].role != "prepared"
         }
-        sizes = {index: program.buffers[index].bytes for index in self._fresh}
-        self._lenders = {index: Lender(size) for index, size in sizes.items() if size >= HUGE}
+        self._outputs = [  # buffer ids, and whether the result is fresh and not an earlier one too
+            (index, index in self._fresh and index not in program.outputs[:position])
+            for position, index in enumerate(program.outputs)
+        ]
 
     @property
     def resident(self) -> dict[int, np.ndarray]:
@@ -186,7 +188,7 @@ class Executable:
             return self(*arrays)
         from .simulate import simulate  # and with it LLVM
 
-        inputs = take_inputs(self.program, arrays)
+        inputs = self._inputs.take(arrays, {})
         results = simulate(self.program, inputs, self._weights, reverse=reverse)
         return self._result(results)
 
@@ -202,9 +204,9 @@ class Executable:
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             text = f"repeats: expected a whole number of at least 1, got {repeats!r}"
             raise ArgumentError(text)
-        values = take_inputs(self.program, arrays)
-        for index in self._fresh:
-            values[index] = self._new(index)
+        values = self._inputs.take(arrays, {})
+        for index, new in self._fresh.items():
+            values[index], _ = new()
         measured = self._runner.profile(values, repeats)
         values.update(self._runner.resident)
         result = self._result([values[index].copy() for index in self.program.outputs])
@@ -218,38 +220,39 @@ class Executable:
         """
         if self._runner is None:
             raise no_launch(self.target)
-        program = self.program
-        values = take_inputs(program, arrays)
-        targets = take_outputs(program, out)
-        inputs = list(values.values())
-        for position, index in enumerate(program.outputs):
-            if index in self._fresh and index not in values:
-                values[index] = self._place(index, targets[position] if targets else None, inputs)
-        self._runner.run(values)
-        kept = self._weights
-        found = [values[i] if i in values else kept[i] for i in program.outputs]
+        frame = self._runner.borrow()
+        pointers = frame.pointers
+        try:
+            values = self._inputs.take(arrays, pointers)
+            targets = None if out is None else take_outputs(self.program, out)
+            if targets is not None:
+                self._place(targets, values, pointers)
+            for index, new in self._fresh.items():
+                if index not in values:
+                    values[index], pointers[index] = new()
+            self._runner.launch(frame)
+        finally:
+            self._runner.give_back(frame)
+        results = []
+        for index, own in self._outputs:
+            array = values[index] if index in values else self._weights[index]
+            results.append(array if own or targets is not None else array.copy())
         if targets is not None:
-            _copy_into(targets, found)
-            return self._result(targets)
-        for position, index in enumerate(program.outputs):
-            if index not in self._fresh or index in program.outputs[:position]:
-                found[position] = found[position].copy()
-        return self._result(found)
+            _copy_into(targets, results)
+            results = targets
+        return self._result(results)
 
-    def _place(self, index: int, target: np.ndarray | None, others: list[np.ndarray]) -> np.ndarray:
-        """Where a call writes an output: the caller's array if kernels can use it, else a new."""
-        if target is not None:
-            flags = target.flags
-            fits = flags.c_contiguous and flags.aligned
-            if fits and not any(np.may_share_memory(target, other) for other in others):
-                others.append(target)
-                return target
-        return self._new(index)
-
-    def _new(self, index: int) -> np.ndarray:
-        """An array for an output, on memory that nobody else has."""
-        buffer, lender = self.program.buffers[index], self._lenders.get(index)
-        return new_array(buffer, _SMALL) if lender is None else on_memory(lender.lend(), buffer)
+    def _place(
+        self, targets: list[np.ndarray], values: dict[int, np.ndarray], pointers: Pointers
+    ) -> None:
+        """Add the caller's arrays for outputs to the values, where kernels can write into them."""
+        for position, index in enumerate(self.program.outputs):
+            if index in self._fresh and index not in values:
+                target = targets[position]
+                flags = target.flags
+                fits = flags.c_contiguous and flags.aligned
+                if fits and not _overlaps(target, values.values()):
+                    values[index], pointers[index] = target, address_of(target)
 
     def _result(self, results: list[np.ndarray]) -> Any:
         if self.unflatten is not None:
@@ -260,9 +263,13 @@ class Executable:
 def _copy_into(targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
     """Copy each source that is not its target yet; a source may overlap another one's target."""
     waiting = []
-    for target, source in zip(targets, sources, strict=True):
+    for position, target in enumerate(targets):
+        source = sources[position]
         if source is not target:
-            shared = any(np.may_share_memory(source, other) for other in targets)
-            waiting.append((target, source.copy() if shared else source))
+            waiting.append((target, source.copy() if _overlaps(source, targets) else source))
     for target, source in waiting:
         np.copyto(target, source)
+
+
+def _overlaps(array: np.ndarray, others: Iterable[np.ndarray]) -> bool:
+    return any(np.may_share_memory(array, other) for other in others)

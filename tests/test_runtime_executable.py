@@ -298,6 +298,8 @@ def test_arrays_need_not_be_contiguous_aligned_or_writable():
     x = np.arange(20, dtype="f4")
     np.testing.assert_array_equal(exe(x[::2]), x[::2] + 1)
     np.testing.assert_array_equal(exe(x[9::-1]), x[9::-1] + 1)
+    wide, _ = np.broadcast_arrays(x[:1], x[:10])  # numpy warns of a look at whether it is writable
+    np.testing.assert_array_equal(exe(wide), np.ones(10))
     odd = np.zeros(41, "u1")[1:].view("f4")
     assert not odd.flags.aligned
     np.testing.assert_array_equal(exe(odd), 1)

@@ -1,7 +1,9 @@
 """The memory plan: what lives together lies apart, and nothing runs before what it needs."""
 
+import ml_dtypes
 import numpy as np
-from dodeca.runtime.memory import ALIGNMENT, PAGE, aligned, layout, waits
+import pytest
+from dodeca.runtime.memory import ALIGNMENT, PAGE, address_of, aligned, layout, waits
 from dodeca.runtime.program import Buffer, Kernel, Launch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,18 @@ def test_a_chain_needs_two_buffers_and_a_hole_is_used():
     # 2 dies between 1 and 3; 4 fits its hole
     plan = layout({1: 128, 2: 128, 3: 128, 4: 64}, [(1, 2, 3), (1, 3), (1, 3, 4)])
     assert plan.bytes == 384
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", ml_dtypes.bfloat16, "V2"])
+@pytest.mark.parametrize(
+    "part", [np.s_[:], np.s_[1:], np.s_[::2], np.s_[::-1], np.s_[:, 1], np.s_[2, 3], np.s_[:0]]
+)
+@pytest.mark.parametrize("writeable", [True, False])
+def test_the_address_of_any_array(dtype, part, writeable):
+    array = np.zeros((4, 6), dtype)[part]
+    array = array if isinstance(array, np.ndarray) else np.array(array)
+    array.flags.writeable = writeable
+    assert address_of(array) == array.ctypes.data
 
 
 def test_aligned_memory():
