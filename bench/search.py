@@ -31,8 +31,7 @@ from dodeca.fusion import candidates, fuse
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import fuse as fusing
 from dodeca.passes.regions import partition
-from dodeca.passes.targets import find_target
-from dodeca.runtime.device import cpu_identity
+from dodeca.runtime.device import cpu_identity, find_target
 from layers import build, draw
 from mlir import ir
 from page import ROOT, command, markdown

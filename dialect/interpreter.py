@@ -116,9 +116,6 @@ class Interpreter:
         known = dict(zip(op.operands, operands, strict=True))
         sources, indices, extents = ([known[x] for x in role] for role in roles)
         shape = _sizes(result.shape, extents)
-        plain = _as_strides(view, sources, shape) if not indices else None
-        if plain is not None:
-            return plain
         dims = [_along(axis, shape) for axis in range(len(shape))]
         symbols: list[Any] = []
         for index, affine in zip(indices, view.index_maps, strict=True):
@@ -157,18 +154,6 @@ def _read(source: Array, view: View, i: int, dims: list, symbols: list, otherwis
     return read if np.all(inside) else np.where(inside, read, otherwise)
 
 
-def _as_strides(view: View, sources: list[Array], shape: tuple[int, ...]) -> Array | None:
-    """A permutation or broadcast as a numpy view, without a copy; None for any other view."""
-    if len(sources) != 1 or view.domains:
-        return None
-    source, exprs = sources[0], view.maps[0].results
-    axes = [expr.position for expr in exprs if isinstance(expr, ir.AffineDimExpr)]
-    if [shape[axis] for axis in axes] != list(source.shape) or len({*axes}) < len(axes):
-        return None
-    lacking = [axis for axis in range(len(shape)) if axis not in axes]
-    return np.broadcast_to(np.expand_dims(source.transpose(np.argsort(axes)), lacking), shape)
-
-
 def _along(axis: int, shape: tuple[int, ...]) -> Array:
     """The index along `axis`, in a shape that broadcasts to `shape`."""
     return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
@@ -179,10 +164,10 @@ def convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
     if source.kind in "fV" and target.kind in "iu":  # numpy counts bfloat16 among the voids
         wide = x.astype(np.float64) if source.itemsize < 8 else x
         info = np.iinfo(target)
-        low, high = wide.dtype.type(info.min), wide.dtype.type(info.max)
-        inside = np.where((wide >= low) & (wide < high), np.trunc(wide), 0).astype(target)
-        top = np.where(wide >= high, np.array(info.max, target), inside)
-        return np.where(wide < low, np.array(info.min, target), top)
+        fits = (wide >= info.min) & (wide < info.max)
+        inside = np.where(fits, np.trunc(wide), 0).astype(target)
+        top = np.where(wide >= info.max, info.max, inside)
+        return np.where(wide < info.min, info.min, top)
     if target == dtype("bfloat16").numpy:
         return _round_to_bfloat16(np.asarray(x))
     return np.asarray(x).astype(target)

@@ -53,14 +53,8 @@ class TensorType(NamedTuple):
         return TensorType(tuple(sizes), BY_MLIR[element])
 
     @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
     def mlir(self) -> ir.RankedTensorType:
-        dynamic = ir.ShapedType.get_dynamic_size()
-        sizes = [dynamic if size is None else size for size in self.shape]
-        return ir.RankedTensorType.get(sizes, ir.Type.parse(self.dtype.mlir))
+        return ir.RankedTensorType(ir.Type.parse(str(self)))
 
     def __str__(self) -> str:
         sizes = "".join(f"{'?' if size is None else size}x" for size in self.shape)
@@ -138,14 +132,13 @@ def infer(name: str, operands: Sequence[TensorType], axis: int = -1) -> TensorTy
 
 
 def _check_axis(name: str, axis: int, kind: TensorType) -> None:
-    if not 0 <= axis < kind.rank:
-        raise ShapeError(f"{name}: axis {axis} is outside {kind}, which has rank {kind.rank}")
+    rank = len(kind.shape)
+    if not 0 <= axis < rank:
+        raise ShapeError(f"{name}: axis {axis} is outside {kind}, which has rank {rank}")
 
 
 def compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    return len(a) == len(b) and all(
-        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(None in (x, y) or x == y for x, y in zip(a, b, strict=True))
 
 
 class ViewOperands(NamedTuple):
@@ -169,19 +162,18 @@ def check_view(view: View, operands: ViewOperands, result: TensorType) -> None:
             raise ShapeError(f"contiguous: takes at most {limit} {label}, got {len(found)}")
         if len(found) != len(maps):
             raise ShapeError(f"contiguous: {len(found)} {label}, but {len(maps)} {kind}")
-    symbols = len(indices) + len(operands.extents)
+    rank, symbols = len(result.shape), len(indices) + len(operands.extents)
     for i, (source, affine) in enumerate(zip(sources, view.maps, strict=True)):
-        _check_map(f"map {i}", affine, result.rank, symbols, source.rank)
+        _check_map(f"map {i}", affine, rank, symbols, len(source.shape))
         if source.dtype != result.dtype:
             raise DtypeError(f"contiguous: source {i} is {source.dtype}, the result {result.dtype}")
     for i, domain in enumerate(view.domains):  # of any number of results
-        _check_map(f"domain {i}", domain, result.rank, symbols, len(domain.results))
-    ranges = [(0, UNBOUNDED[1] if size is None else size - 1) for size in result.shape]
+        _check_map(f"domain {i}", domain, rank, symbols, len(domain.results))
     for i, (index, affine) in enumerate(zip(indices, view.index_maps, strict=True)):
         if index.dtype.is_float:
             raise DtypeError(f"contiguous: index {i} is {index.dtype}, expected integer or bool")
-        _check_map(f"index map {i}", affine, result.rank, 0, index.rank)
-        _check_inside(f"index map {i}", affine, ranges, index, 0 in result.shape)
+        _check_map(f"index map {i}", affine, rank, 0, len(index.shape))
+        _check_inside(f"index map {i}", affine, index, result)
 
 
 def _check_extents(name: str, result: TensorType, extents: int) -> None:
@@ -201,14 +193,13 @@ def _check_map(label: str, affine: ir.AffineMap, dims: int, symbols: int, result
         )
 
 
-def _check_inside(
-    label: str, affine: ir.AffineMap, ranges: list, index: TensorType, empty: bool
-) -> None:
+def _check_inside(label: str, affine: ir.AffineMap, index: TensorType, result: TensorType) -> None:
     """An index operand is always read, so its map must stay inside it (where sizes are known)."""
+    ranges = [(0, UNBOUNDED[1] if size is None else size - 1) for size in result.shape]
     for axis, (expr, size) in enumerate(zip(affine.results, index.shape, strict=True)):
         low, high = bounds(expr, ranges)
         above = size is not None and size <= high < UNBOUNDED[1]
-        if not empty and (low < 0 or above):
+        if 0 not in result.shape and (low < 0 or above):
             raise ShapeError(
                 f"contiguous: {label} reaches {expr} in [{low}, {high}] "
                 f"along axis {axis} of {index}"
@@ -394,7 +385,7 @@ def read_array(attribute: ir.Attribute) -> np.ndarray:
     elements = ir.DenseElementsAttr(attribute)
     kind = TensorType.of(elements.type)
     shape = [size or 0 for size in kind.shape]  # all are known: a constant's type is static
-    if elements.is_splat:
+    if elements.is_splat:  # of bools, the bindings give an array with wrong ones
         return np.full(shape, read_scalar(elements.get_splat_value()), kind.dtype.numpy)
     if kind.dtype.name == "bfloat16":
         return _parse_bfloat16(str(elements)).reshape(shape)

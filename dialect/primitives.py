@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import DTYPES
+
 FLOAT = frozenset({"float"})
 NUMBER = frozenset({"float", "int", "uint"})
 ANY = frozenset({"float", "int", "uint", "bool"})
@@ -41,21 +43,12 @@ class Primitive:
         return {"unary": 1, "binary": 2, "reduce": 1, "view": None}[self.form]
 
 
-def _mod(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """C's remainder: the sign of the dividend. Of integers, x mod 0 is 0; numpy knows x mod -1."""
-    if x.dtype.kind not in "iu":
-        return np.fmod(x, y)
-    return np.where(y == 0, np.zeros_like(x), np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
-
-
 def _sum(x: np.ndarray, axis: int) -> np.ndarray:
     return np.add.reduce(x, axis=axis, dtype=x.dtype)
 
 
 def _max(x: np.ndarray, axis: int) -> np.ndarray:
-    lowest = {"f": -np.inf, "b": False}.get(x.dtype.kind)
-    if lowest is None:
-        lowest = np.iinfo(x.dtype).min
+    lowest = DTYPES["float32" if x.dtype.kind == "f" else x.dtype.name].lowest  # of all floats
     return np.maximum.reduce(x, axis=axis, initial=lowest)
 
 
@@ -67,7 +60,7 @@ _ROWS = [
     Primitive("recip", "unary", FLOAT, "1/x, correctly rounded", np.reciprocal),
     Primitive("add", "binary", ANY, "x + y; integers wrap; bool: or", np.add, False, True, 0),
     Primitive("mul", "binary", ANY, "x * y; integers wrap; bool: and", np.multiply, False, True, 1),
-    Primitive("mod", "binary", NUMBER, "C's remainder: the sign of x; integer x mod 0 is 0", _mod),
+    Primitive("mod", "binary", NUMBER, "C's remainder: sign of x; integer x mod 0 is 0", np.fmod),
     Primitive("less_than", "binary", ANY, "x < y as bool; false on NaN", np.less, gives_bool=True),
     Primitive("sum_reduce", "reduce", ANY, "sum over one axis; 0 if it is empty", _sum, identity=0),
     Primitive("max_reduce", "reduce", ANY, "maximum over one axis; NaN if one is NaN", _max),

@@ -86,12 +86,13 @@ def fold(
     return combine(sign, *(fold(side, dims, symbols, literal, combine) for side in sides))
 
 
-def bounds(
-    expr: ir.AffineExpr, dims: Sequence[Interval], symbols: Sequence[Interval] = ()
-) -> Interval:
-    """An interval that holds every value of `expr`, by interval arithmetic (so it may be wide)."""
-    known = defaultdict(lambda: UNBOUNDED, enumerate(symbols))
-    return fold(expr, dims, known, lambda value: (value, value), _combine)
+def bounds(expr: ir.AffineExpr, dims: Sequence[Interval]) -> Interval:
+    """An interval that holds every value of `expr`, whatever its symbols are.
+
+    It is found by interval arithmetic, so it may be wide.
+    """
+    symbols = defaultdict(lambda: UNBOUNDED)
+    return fold(expr, dims, symbols, lambda value: (value, value), _combine)
 
 
 def _combine(sign: str, x: Interval, y: Interval) -> Interval:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlir import ir
 
 from .fusion import candidates
-from .passes.targets import find_target
+from .runtime.device import find_target
 
 
 @dataclass(frozen=True)

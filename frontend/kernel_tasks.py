@@ -32,11 +32,12 @@ from .passes.decompose import Decomposer
 from .passes.fuse import SCHEDULE, schedule_attribute
 from .passes.index import Axis, Expr
 from .passes.schedule import Schedule
-from .passes.targets import Target, find_target
+from .passes.targets import Target
 from .passes.terms import FOLDS, Term, postorder
 from .passes.tile import KernelTerm, read_kernel
 from .pipeline import Clock, calls_of, compile_kernel, shape_of
 from .runtime.checking import Case, Window, adversarial_inputs
+from .runtime.device import find_target
 from .runtime.program import Kernel
 from .runtime.space import Space, from_json, to_json
 from .runtime.trial import Candidate, Task

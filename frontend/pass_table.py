@@ -20,8 +20,8 @@ from mlir import ir
 from .candidates import CandidatesOptions, print_candidates
 from .fusion import fuse
 from .passes.lower import keep_sqrt, lowering
-from .passes.targets import find_target
 from .passes.tile import tile
+from .runtime.device import find_target
 from .simplify import simplify
 
 

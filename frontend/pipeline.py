@@ -23,9 +23,10 @@ from .dialect.verifier import walk
 from .fusion import PREDICTED, fuse
 from .pass_pipeline import build_pipeline
 from .passes.index import Axis
-from .passes.targets import Target, find_target
+from .passes.targets import Target
 from .passes.terms import Term, postorder
 from .passes.tile import GRID, read_kernel, tile
+from .runtime.device import find_target
 from .runtime.program import Buffer, Kernel, Launch, Program
 
 

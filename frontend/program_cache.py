@@ -21,11 +21,11 @@ from mlir import ir
 from .compile import Options, Search
 from .dialect.errors import Error
 from .dialect.ops import entry_function
-from .passes.targets import Target, find_target
+from .passes.targets import Target
 from .runtime.cache_folder import Store, cache_folder
 from .runtime.cpu import thread_count
 from .runtime.database import Choice, Database, Key
-from .runtime.device import no_launch
+from .runtime.device import find_target, no_launch
 from .runtime.identity import compiler_version, identity
 from .runtime.program import Program
 from .runtime.serial import decode, encode, pack, unpack

@@ -124,15 +124,12 @@ def _passed(
     every = dict.fromkeys([*after, *(r for found in after.values() for r in found), *ends])
     bit = {where: 1 << n for n, where in enumerate(every)}
     met = dict.fromkeys(bit, (1 << len(bit)) - 1)
-    changed = True
-    while changed:
-        changed = False
+    before: dict[W, int] = {}
+    while met != before:
+        before = dict(met)
         for where, own in reversed(bit.items()):
-            new = own
-            if where in after and where not in ends:
-                new |= reduce(int.__and__, (met[reader] for reader in after[where]))
-            changed |= new != met[where]
-            met[where] = new
+            ways_on = [] if where in ends else [met[reader] for reader in after.get(where, ())]
+            met[where] = own | (reduce(int.__and__, ways_on) if ways_on else 0)
     there = {name: sum(bit.get(w, 0) for w in found) for name, found in places.items()}
     instead: dict[str, str] = {}
     for name in names:
@@ -149,15 +146,11 @@ def useful(
 ) -> dict[str, Candidate]:
     """The values without those that are overtaken, which give way to the others."""
     places: dict[str, list[str]] = {name: [] for name in values}
+    reads: list[tuple[str, str, str]] = []
     for where, nodes in graph.classes.items():
         for name in places.keys() & {n.loaded for n in nodes}:
             places[name].append(where)
-    reads = [
-        (where, child, node.op)
-        for where, nodes in graph.classes.items()
-        for node in nodes
-        for child in node.children
-    ]
+        reads += [(where, child, n.op) for n in nodes for child in n.children]
     sizes = {name: 0 if value.free else value.points for name, value in values.items()}
     folding = [name for name, value in values.items() if value.folds]
     instead = overtaken(reads, places, outputs, sizes, folding)

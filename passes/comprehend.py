@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from mlir import ir
 
@@ -76,12 +77,11 @@ class Comprehension:
         name = self.buffer(value)
         if name is not None:
             return terms.load(name, point, static_shape(value), kind.dtype)
-        operation = None if isinstance(value.owner, ir.Block) else value.owner.operation
-        short = ops.operation_name(operation) if operation is not None else None
-        if operation is None or short is None:
-            what = operation.name if operation is not None else "an argument of an inner block"
-            where = f" at {place(operation.location)}" if operation is not None else ""
-            raise CompileError(f"cannot compile {what}{where}: not an operation of dodeca")
+        operation = value.owner.operation  # no block: arguments are buffers
+        short = ops.operation_name(operation)
+        if short is None:
+            where = f"{operation.name} at {place(operation.location)}"
+            raise CompileError(f"cannot compile {where}: not an operation of dodeca")
         if short == "contiguous":
             return self._view(operation, kind, point)
         if short == "constant":
@@ -97,31 +97,24 @@ class Comprehension:
     def _reduce(self, op: str, operation: ir.Operation, point: Point) -> Term:
         operand = operation.operands[0]
         position = ops.read_axis(operation)
-        size = static_shape(operand)[position]
         taken = {axis.name for expr in point for axis in expr.axes}
         number = next(n for n in range(len(taken) + 1) if f"r{n}" not in taken)
-        axis = Axis(f"r{number}", size)
+        axis = Axis(f"r{number}", static_shape(operand)[position])
         inner = (*point[:position], of_axis(axis), *point[position:])
-        empty = terms.constant(0, TensorType.of(operand).dtype)
-        return terms.reduction(op, axis, self._element(operand, inner) if size else empty)
+        return terms.reduction(op, axis, self._element(operand, inner))
 
     def _view(self, operation: ir.Operation, kind: TensorType, point: Point) -> Term:
         view, roles = ops.read_view(operation)
-        dims = list(point)
-        symbols: list[Expr] = []
-        for index, affine in zip(roles.indices, view.index_maps, strict=True):
-            place = tuple(from_affine(e, dims, []) for e in affine.results)
-            symbols.append(of_term(self._element(index, place)))
+        indices = zip(roles.indices, view.index_maps, strict=True)
+        symbols = [of_term(self._element(x, from_affine(m, point, []))) for x, m in indices]
         chain: list[tuple[Term, ir.Value, Point]] = []
         for i, source in enumerate(roles.sources):
             shape = static_shape(source)
-            place = tuple(from_affine(e, dims, symbols) for e in view.maps[i].results)
+            place = from_affine(view.maps[i], point, symbols)
             limits = [c for e, n in zip(place, shape, strict=True) for c in (e, e * -1 + (n - 1))]
             if view.domains:
-                limits += [from_affine(e, dims, symbols) for e in view.domains[i].results]
-            condition = terms.constant(True, DTYPES["bool"])
-            for limit in limits:
-                condition = condition * terms.nonneg(limit)
+                limits += from_affine(view.domains[i], point, symbols)
+            condition = prod(map(terms.nonneg, limits), start=terms.constant(True, DTYPES["bool"]))
             if condition.op == "const" and not condition.value:
                 continue
             chain.append((condition, source, place))

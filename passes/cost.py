@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from . import terms
+from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
 from .loops import Around, joint, standing
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
@@ -31,6 +32,7 @@ INSTRUCTIONS = {
 }  # fmt: skip
 SCALAR_LOAD = 1.2  # one element, and putting it into a vector
 SCALAR_STORE = 3.0  # one element of a vector, to a line of its own
+ADDRESSES = 16  # of elements that are loaded one by one, so many fit into registers
 VECTOR_LOAD = 0.6
 ODD_LOAD = 4.0  # a vector whose length is no power of two, in pieces
 BROADCAST_LOAD = 0.6
@@ -46,6 +48,7 @@ LATENCY = 9.0  # a turn of a reduction waits for the accumulator that the last o
 
 def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> float:
     """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
+    term, axes = shaped(term, axes, schedule.names)
     programs, work = schedule.programs(axes), counted(term, axes, schedule, target)
     busy = max(1.0, min(target.units, programs))
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
@@ -91,9 +94,15 @@ def cheapest(
 
     Rolling sums run in one loop over blocks, or as the two reductions that they stand for.
     """
+    term, axes = forms(term, axes)[0]
     plain = terms.plain(term)
     partial = [a for _, rank in terms.outcomes(term, len(axes)) for a in axes[rank:]]
-    options = [] if partial else [(plain, s) for s in schedules(axes, plain, target, strict)]
+    options = [
+        (plain, schedule)
+        for form, own in forms(plain, axes)
+        if not partial
+        for schedule in schedules(own, form, target, strict)
+    ]
     if fold_axis(term) is not None and not strict and not target.is_gpu:
         folds = fold_options(term, axes, target)
         options += [(term, s) for s in folds if all(s.block(a) >= a.size for a in partial)]
@@ -274,6 +283,7 @@ class _Counter:
             price = BROADCAST_LOAD
         else:  # each element in a cache line, often a page, of its own
             price = SCALAR_LOAD * (6.0 if index and length * shape[-1] > 4096 else 1.0)
+            price *= 4.0 if rows * length > ADDRESSES else 1.0
         self._count(level, rows * length * (price + CLAMP * term.outside))
 
     def _apart(self, term: Term, level: Level) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
-from ..dialect import PRIMITIVES, View, ops
+from ..dialect import View, ops
 from ..dialect.errors import CompileError
 from . import terms
 from .index import Atom, Axis, Datum, Expr, Quotient, of_term
@@ -74,7 +74,6 @@ class Decomposer:
             dividend, divisor = (ops.cast(a, "float64") for a in args)
             quotient = ops.elementwise("mul", dividend, ops.elementwise("recip", divisor))
             return ops.cast(quotient, term.dtype)
-        assert term.op in PRIMITIVES
         return ops.elementwise(term.op, *args)
 
     def _spread(self, term: Term, axes: tuple[Axis, ...]) -> ir.Value:
@@ -94,8 +93,7 @@ class Decomposer:
         atoms |= {Datum(t): ir.AffineExpr.get_symbol(n) for n, t in enumerate(data)}
 
         def affine(place: Place, symbol_count: int) -> ir.AffineMap:
-            results = [_affine(e, atoms) for e in place]
-            return ir.AffineMap.get(len(axes), symbol_count, results)
+            return ir.AffineMap.get(len(axes), symbol_count, [_affine(e, atoms) for e in place])
 
         view = View(
             maps=tuple(affine(place, len(data)) for place in places),

@@ -31,6 +31,8 @@ from mlir.dialects import arith, scf, vector
 from mlir.dialects import math as mlir_math
 
 from ..dialect.dtypes import DTYPES, DType
+from ..dialect.dtypes import dtype as as_dtype
+from ..dialect.ops import check_bitcast
 from .lanes import Lanes, any_lane, branch, fma, horner, known_number, reshape, splat, where
 
 # The largest error, rounded up, in units in the last place of the exact result: of all float32 and
@@ -63,12 +65,10 @@ def _widen(x: Lanes, dtype: str) -> Lanes:
 
 def _round(x: Lanes, dtype: str, exact: bool = False) -> Lanes:
     """float32 or float64 rounded to nearest even as this dtype; `exact`: nothing is lost."""
-    if dtype in ("float32", "float64"):
-        return x.resize(DTYPES[dtype].bits)
-    if x.width == 64:
+    if x.width == 64 and DTYPES[dtype].bits == 16:
         x = _round_to_odd(x)
-    if dtype == "float16":
-        return x.resize(16)
+    if dtype != "bfloat16":
+        return x.resize(DTYPES[dtype].bits)
     bits = x.bits()
     top = bits >> 16
     if not exact:
@@ -306,11 +306,9 @@ def _times_half_pi(high: Lanes, low: Lanes) -> Lanes:
 
 def _mod_float(_: DType, x: Lanes, y: Lanes) -> Lanes:
     """C's fmod."""
-    divisor = known_number(y.value)
-    if divisor is not None:
-        mantissa, exponent = math.frexp(abs(divisor))
-        if mantissa == 0.5 and abs(exponent - 1) < x.format.maxexp - 1:
-            return _mod_power_of_two(x, exponent - 1)
+    mantissa, exponent = math.frexp(abs(known_number(y.value) or 0.0))
+    if mantissa == 0.5 and abs(exponent - 1) < x.format.maxexp - 1:
+        return _mod_power_of_two(x, exponent - 1)
     a, b = x.magnitude(), y.magnitude()
     valid = (a < math.inf) & (b > 0.0)
     rest = _mod_loop(where(valid, a, 0.0), where(valid, b, 1.0))
@@ -421,14 +419,15 @@ def emit(
     `select` takes an i1 condition first; `less_than` gives i1, every other primitive `dtype`.
     `contract` lets LLVM fuse this primitive's float add or mul with its neighbours.
     """
+    kind = as_dtype(dtype)
     body, lanes = _checked(name, operands, dtype)
     if body.bits is not None:
         return body.bits(*(x.bits() for x in lanes)).reinterpret(lanes[-1].element).value
     kinds = {"float": body.floats, "bool": body.booleans}
-    expand = kinds.get(DTYPES[dtype].kind, body.integers)
+    expand = kinds.get(kind.kind, body.integers)
     if expand is None:
         raise TypeError(f"{name}: not defined on {dtype}")
-    result = expand(DTYPES[dtype], *(_widen(x, dtype) for x in lanes))
+    result = expand(kind, *(_widen(x, dtype) for x in lanes))
     if not result.is_float:
         return result.value
     if contract and name in ("add", "mul"):
@@ -441,8 +440,6 @@ def _checked(name: str, operands: Sequence[ir.Value], dtype: str) -> tuple[Body,
     """The primitive's body and its operands, or an error that names what does not fit."""
     if name not in BODIES:
         raise ValueError(f"{name!r} is not a primitive; expected one of {', '.join(BODIES)}")
-    if dtype not in _ELEMENTS:
-        raise ValueError(f"{name}: unknown dtype {dtype!r}; expected one of {', '.join(_ELEMENTS)}")
     body, lanes = BODIES[name], [Lanes(operand) for operand in operands]
     if len(lanes) != body.arity:
         raise TypeError(f"{name}: expected {body.arity} operands, got {len(lanes)}")
@@ -505,9 +502,7 @@ def _from_integer(x: Lanes, source: str, target: str) -> Lanes:
 
 def bitcast(value: ir.Value, source: str, target: str) -> ir.Value:
     """The same bits as another dtype of the same width."""
-    old, new = (int(_ELEMENTS[dtype].lstrip("bfi")) for dtype in (source, target))
-    if old != new:
-        raise TypeError(f"bitcast: {source} has {old} bits and {target} has {new}")
+    check_bitcast(DTYPES[source], DTYPES[target])
     return Lanes(value).reinterpret(_ELEMENTS[target]).value
 
 

@@ -246,7 +246,10 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
 
     def pairs(name: str) -> tuple[tuple[str, int], ...]:
         table = ir.DictAttr(found[name])
-        return tuple((a.name, ir.IntegerAttr(table[a.name]).value) for a in axes)
+        known = [a.name for a in axes if a.name in table]
+        if len(known) < len(table):
+            raise ValueError(f"{name} are not of axes alone")
+        return tuple((axis, ir.IntegerAttr(table[axis]).value) for axis in known)
 
     try:
         vector = ir.StringAttr(found["vector"]).value or None

@@ -11,7 +11,7 @@ index). `x mod c` is `x - c * (x // c)`, so that a reshape and its inverse cance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -110,8 +110,12 @@ class Expr:
     @cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes that the value depends on, through data as well."""
-        own = frozenset(atom for atom in self._leaves if isinstance(atom, Axis))
-        return own.union(*(term.axes for term in self.data))
+        return self.own_axes.union(*(term.axes for term in self.data))
+
+    @cached_property
+    def own_axes(self) -> frozenset[Axis]:
+        """The axes that occur outside of data."""
+        return frozenset(atom for atom in self._leaves if isinstance(atom, Axis))
 
     @cached_property
     def data(self) -> tuple[Term, ...]:
@@ -128,8 +132,8 @@ class Expr:
     def range(self) -> tuple[int, int]:
         """The least interval that interval arithmetic finds; remainders are recognised."""
         parts = dict(self.parts)
-        low = high = self.constant
-        for atom in dict(self.parts):
+        ranges = [(self.constant, self.constant)]
+        for atom, _ in self.parts:
             if not isinstance(atom, Quotient) or parts[atom] % atom.divisor:
                 continue
             scale = -parts[atom] // atom.divisor
@@ -139,12 +143,11 @@ class Expr:
                 for a, k in atom.expr.parts:
                     parts[a] = parts.get(a, 0) - k * scale
                 shift = -atom.expr.constant * scale
-                ends = (shift, shift + (atom.divisor - 1) * scale)
-                low, high = low + min(ends), high + max(ends)
+                ranges.append((shift, shift + (atom.divisor - 1) * scale))
         for atom, c in parts.items():
-            a, b = _atom_range(atom)
-            low, high = low + min(a * c, b * c), high + max(a * c, b * c)
-        return low, high
+            low, high = _atom_range(atom)
+            ranges.append((low * c, high * c))
+        return sum(map(min, ranges)), sum(map(max, ranges))
 
     @cached_property
     def _text(self) -> str:
@@ -217,6 +220,8 @@ def substitute(
     return total
 
 
-def from_affine(expr: ir.AffineExpr, dims: list[Expr], symbols: list[Expr]) -> Expr:
-    """An MLIR affine expression at given dimensions and symbols."""
-    return Expr(0) + fold(expr, dims, symbols)
+def from_affine(
+    affine: ir.AffineMap, dims: Sequence[Expr], symbols: Sequence[Expr]
+) -> tuple[Expr, ...]:
+    """The results of an MLIR affine map at given dimensions and symbols."""
+    return tuple(Expr(0) + fold(e, dims, symbols) for e in affine.results)

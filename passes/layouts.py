@@ -73,12 +73,16 @@ class Layouts:
                     wanted.setdefault(buffer, order)
         if wanted and self._gain(wanted) > 0:
             self.orders |= wanted
-        for buffer, (_, maker) in self.makers.items():
-            if buffer not in self.fixed and not maker.free:
-                same = [o for o in wanted.values() if len(o) == len(maker.axes)]
-                for order in dict.fromkeys([*same, *(tuple(sorted(o)) for o in same)]):
-                    if order != self.orders.get(buffer) and self._gain({buffer: order}) > 0:
-                        self.orders[buffer] = order
+        movable = [b for b, (_, k) in self.makers.items() if b not in self.fixed and not k.free]
+        for buffer in movable:
+            n, maker = self.makers[buffer]
+            same = [o for o in wanted.values() if len(o) == len(maker.axes)]
+            read = [b for b in (self._buffer(n, name) for name in maker.reads) if b in movable]
+            for order in dict.fromkeys([*same, *(tuple(sorted(o)) for o in same)]):
+                alike = [b for b in read if len(self.makers[b][1].axes) == len(order)]
+                for change in ({buffer: order}, dict.fromkeys([buffer, *alike], order)):
+                    if self._gain(change) > 0:
+                        self.orders |= change
 
     def _gain(self, change: dict[Buffer, Order]) -> float:
         """The seconds that other orders of some buffers save."""

@@ -12,18 +12,17 @@ from mlir.dialects import llvm
 from ..dialect.verifier import walk
 from .targets import Target
 
+_LAST = "reconcile-unrealized-casts,canonicalize,cse"
 _CPU = (
     "convert-scf-to-cf,convert-vector-to-llvm,finalize-memref-to-llvm,"
     "convert-math-to-llvm,convert-arith-to-llvm,convert-index-to-llvm,"
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},convert-cf-to-llvm,convert-ub-to-llvm,"
-    "reconcile-unrealized-casts,canonicalize,cse"
+    + _LAST
 )
 _GPU_FIRST = "gpu.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm)"
-_GPU_LAST = {
-    "cuda": "gpu.module(convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm,"
-    "reconcile-unrealized-casts,canonicalize,cse)",
-    "hip": "gpu.module(convert-gpu-to-rocdl{chipset=CHIP use-bare-ptr-memref-call-conv=1 "
-    "runtime=HIP},reconcile-unrealized-casts,canonicalize,cse)",
+_GPU = {
+    "cuda": "convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm",
+    "hip": "convert-gpu-to-rocdl{chipset=CHIP use-bare-ptr-memref-call-conv=1 runtime=HIP}",
 }
 
 
@@ -46,5 +45,5 @@ def lowering(target: Target) -> str:
     """The passes, upstream's but for one, that lower tile programs for a target."""
     if not target.is_gpu:
         return _CPU
-    last = _GPU_LAST[target.family].replace("CHIP", target.chip)
-    return f"{_GPU_FIRST},dodeca-keep-sqrt,{last}"
+    own = _GPU[target.family].replace("CHIP", target.chip)
+    return f"{_GPU_FIRST},dodeca-keep-sqrt,gpu.module({own},{_LAST})"

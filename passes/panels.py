@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from . import cost, terms
+from .collapse import forms
 from .index import Axis, of_axis
 from .loops import standing
 from .schedule import Schedule, schedules
@@ -86,7 +87,8 @@ def _ways(
             term = terms.at(plain, {}, known)
             options = [
                 (cost.estimate(term, kernel.axes, s, target), s)
-                for s in schedules(kernel.axes, term, target, strict)
+                for form, axes in forms(term, kernel.axes)
+                for s in schedules(axes, form, target, strict)
                 if s.vector == vector.name and s.tile(vector) == width
             ]
             for taken, schedule in sorted(options, key=lambda pair: pair[0])[:1]:

@@ -47,13 +47,11 @@ class Region:
     @property
     def key(self) -> str:
         """Text that is equal for regions that differ in the names of values only."""
-        number = self.names
         lines = [f"{v.type} {v in self.prepared}" for v in self.inputs]
-        for op in self.operations:
+        for op, words in zip(self.operations, self.form, strict=True):
             attributes = {name: str(op.attributes[name]) for name in op.attributes}
-            operands = [number[x] for x in op.operands]
-            lines.append(f"{op.name} {operands} {attributes} {op.results[0].type}")
-        return "\n".join(lines) + str([number[v] for v in self.outputs])
+            lines.append(f"{words} {attributes} {op.results[0].type}")
+        return "\n".join(lines) + str([self.names[v] for v in self.outputs])
 
 
 def partition(block: ir.Block, weights: set[ir.Value]) -> Iterator[Region]:

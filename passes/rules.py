@@ -330,6 +330,5 @@ def declarations() -> str:
         (f"(factor_in j w) (= w {_text('x + y')})", "(factor_in j x)"),
         (f"(= w {_text('x * y')}) (early x) (early y)", "(early w)"),
     ]
-    return "\n".join(
-        [SCHEMA, *told, *(f"(rule ({f}) ({t}) :ruleset analysis)" for f, t in follows)]
-    )
+    told += [f"(rule ({facts}) ({then}) :ruleset analysis)" for facts, then in follows]
+    return "\n".join([SCHEMA, *told])

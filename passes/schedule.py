@@ -16,6 +16,8 @@ from .loops import joint
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
+LONG = 1024  # places of an axis, of which a block has no more before it grows along others
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -28,6 +30,11 @@ class Schedule:
     lanes: int  # elements of a vector; the tile of a reduction that is vectorised
     reassociate: bool = True  # whether a reduction may add up in another order than the index's
     fold: int = 0  # if not 0, one loop over blocks of so many places runs all folds (see `stage`)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes; of the kernel's, any other is one with the next (see `collapse`)."""
+        return tuple(name for name, _ in self.tiles)
 
     def tile(self, axis: Axis) -> int:
         return dict(self.tiles).get(axis.name, 1)
@@ -202,7 +209,8 @@ def _scheduled(
     pair = {vector, *others[-1:]} if vector is not None else {*others[-2:]}
     if lanes > 1:  # rows first: what the vector axis indexes stays near while they go by
         key = (lambda a: (a not in pair, a is vector)) if inside else (lambda a: a is not vector)
-        _grow_blocks(sorted(axes[::-1], key=key), cut, programs)
+        for most in (LONG, None):
+            _grow_blocks(sorted(axes[::-1], key=key), cut, programs, most)
         for a in axes:
             cut[a] = _even(a.size, cut[a], tiles[a])
     serial = [*axes]
@@ -213,11 +221,12 @@ def _scheduled(
     return _schedule(vector, tiles, cut, serial, lanes)
 
 
-def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int) -> None:
-    """Give each program more tiles, along the first axes first, while there are enough programs."""
+def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int, most: int | None) -> None:
+    """Give each program more tiles, along the first axes first, while there are enough programs and
+    blocks are shorter than `most`."""
     programs = prod(-(-a.size // cut[a]) for a in order if a.size)
     for a in order:
-        while programs > enough and cut[a] < a.size:
+        while programs > enough and cut[a] < min(a.size, most or a.size):
             before = -(-a.size // cut[a])
             grown = min(a.size, cut[a] * 2)
             after = -(-a.size // grown)

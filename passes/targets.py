@@ -1,19 +1,12 @@
 """The table of targets: one row says everything that differs between two targets.
 
->>> find_target("cuda:sm_80").triple
+>>> TARGETS["cuda:sm_80"].triple
 'nvptx64-nvidia-cuda'
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-from dataclasses import dataclass, replace
-from functools import cache
-
-import llvmlite.binding as llvm
-
-from ..dialect.errors import TargetError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -61,39 +54,3 @@ _ROWS = [
     _gpu("hip", "gfx1100", 6144, 0.96e12),
 ]
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}
-
-
-def find_target(name: str) -> Target:
-    """The row of a target; TargetError lists the known ones."""
-    if name in TARGETS:
-        return _host() if name == "cpu" else TARGETS[name]
-    known = ", ".join(TARGETS)
-    if name in ("cuda", "hip"):
-        driver = {"cuda": "libcuda", "hip": "libamdhip64"}[name]
-        raise TargetError(
-            f"target {name!r} means the device that is there, but no driver ({driver}) was found; "
-            f"name a chip instead: {known}"
-        )
-    near = difflib.get_close_matches(name, TARGETS, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise TargetError(f"unknown target {name!r}{hint} (known: {known})")
-
-
-@cache
-def _host() -> Target:
-    """The CPU row with this machine's triple, features, vector width and cores."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    have = llvm.get_host_cpu_features()
-    wide, middle = have.get("avx512f", False), have.get("avx2", False)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    features = have.flatten() + (",-prefer-256-bit" if wide else "")
-    return replace(
-        TARGETS["cpu"],
-        triple=llvm.get_process_triple(),
-        chip=llvm.get_host_cpu_name(),
-        features=features,
-        vector_bytes=64 if wide else 32 if middle else 16,
-        registers=32 if wide else 16,
-        units=cores or 1,
-    )

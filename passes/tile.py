@@ -29,6 +29,7 @@ from ..dialect import DType, TensorType
 from ..dialect.errors import CompileError
 from ..dialect.verifier import walk
 from . import cost, expand, terms
+from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Expr, Quotient, of_axis
@@ -89,11 +90,27 @@ def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
     with function.context, function.location:
         kernel = read_kernel(function)
         schedule = kernel_schedule(function, kernel, target, precision == "strict")
+        kernel = _shaped(kernel, schedule)
         module, block, arguments = _shell(kernel, schedule, target)
         program = _Program(kernel, schedule, arguments, target, contract=precision == "fast")
         with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
             program.run(block)
     return module
+
+
+def _shaped(kernel: KernelTerm, schedule: Schedule) -> KernelTerm:
+    """The kernel over the axes that its schedule has, its buffers in the shapes that it sees."""
+    term, axes = shaped(kernel.term, kernel.axes, schedule.names)
+    seen = {t.attr[0]: t.attr[2] for t in terms.postorder([term]) if t.op == "load"}
+    seen |= {
+        f"{OUTPUT}{i}": tuple(a.size for a in axes[:rank])
+        for i, (_, rank) in enumerate(terms.outcomes(term, len(axes)))
+    }
+    inputs, outputs = (
+        tuple(TensorType(seen.get(f"{name}{i}", k.shape), k.dtype) for i, k in enumerate(kinds))
+        for name, kinds in (("a", kernel.inputs), (OUTPUT, kernel.outputs))
+    )
+    return KernelTerm(kernel.name, term, axes, inputs, outputs)
 
 
 def memory_type(kind: TensorType) -> str:

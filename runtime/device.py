@@ -1,13 +1,16 @@
-"""What machine this is, and what is missing to run on another: for reports and error messages."""
+"""What machine this is, as a target and for reports, and what is missing to run on another."""
 
 from __future__ import annotations
 
 import ctypes
+import difflib
+import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ..dialect.errors import TargetError
+from ..passes.targets import TARGETS, Target
 
 _DRIVERS = {  # kind of target: whose driver, its library, the names that it may have
     "cuda": ("NVIDIA", "libcuda", ("libcuda.so.1",)),
@@ -61,3 +64,35 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def find_target(name: str) -> Target:
+    """The row of a target; TargetError lists the known ones."""
+    if name in TARGETS:
+        return _host() if name == "cpu" else TARGETS[name]
+    known = ", ".join(TARGETS)
+    near = difflib.get_close_matches(name, TARGETS, 1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise TargetError(f"unknown target {name!r}{hint} (known: {known})")
+
+
+@cache
+def _host() -> Target:
+    """The CPU row with this machine's triple, features, vector width and cores."""
+    import llvmlite.binding as llvm  # a saved executable runs without it
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    have = llvm.get_host_cpu_features()
+    wide, middle = have.get("avx512f", False), have.get("avx2", False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    features = have.flatten() + (",-prefer-256-bit" if wide else "")
+    return replace(
+        TARGETS["cpu"],
+        triple=llvm.get_process_triple(),
+        chip=llvm.get_host_cpu_name(),
+        features=features,
+        vector_bytes=64 if wide else 32 if middle else 16,
+        registers=32 if wide else 16,
+        units=cores or 1,
+    )

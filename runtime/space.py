@@ -27,6 +27,7 @@ import numpy as np
 
 from ..dialect.errors import CompileError, ParseError
 from ..passes import cost, terms
+from ..passes.collapse import shaped
 from ..passes.index import Axis
 from ..passes.schedule import Schedule, schedules
 from ..passes.stage import LOCAL_BYTES, fold_axis, stage
@@ -53,12 +54,17 @@ Sizes = dict[Axis, int]
 class Space:
     """The legal schedules of one kernel on one target.
 
-    `term` and `axes` are the kernel's. In `strict` precision every reduction adds up in the order
-    of its axis, and there are no folds. CompileError for a kernel that no schedule can run.
+    `term` and `axes` are the kernel's; `self.axes` are those of the form that the cost model likes
+    best, where some may be one with the next (see `passes/collapse.py`). In `strict` precision
+    every reduction adds up in the order of its axis, and there are no folds. CompileError for a
+    kernel that no schedule can run.
     """
 
     def __init__(self, term: Term, axes: tuple[Axis, ...], target: Target, strict: bool = False):
-        self.axes, self.target, self.strict = axes, target, strict
+        self.target, self.strict = target, strict
+        best = cost.cheapest(terms.rolled(term), axes, target, strict)[1]
+        term, axes = shaped(term, axes, best.names or tuple(a.name for a in axes))
+        self.axes = axes
         self.plain = terms.plain(term)
         self.rolled = terms.rolled(self.plain)
         ranks = [rank for _, rank in terms.outcomes(self.plain, len(axes))]

@@ -30,9 +30,9 @@ from dodeca.passes.comprehend import Comprehension, output_axes, static_shape
 from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, Expr
 from dodeca.passes.loops import joint
-from dodeca.passes.targets import find_target
 from dodeca.passes.terms import FOLDS, ROLLING, Term, postorder
 from dodeca.passes.tile import read_kernel
+from dodeca.runtime.device import find_target
 from mlir import ir
 from programs import draw
 

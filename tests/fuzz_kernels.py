@@ -25,11 +25,11 @@ from dodeca.fusion import fuse
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.fuse import SCHEDULE, schedule_attribute
 from dodeca.passes.schedule import Schedule
-from dodeca.passes.targets import find_target
 from dodeca.passes.terms import postorder
 from dodeca.passes.tile import KernelTerm, read_kernel
 from dodeca.pipeline import Clock, compile_kernel
 from dodeca.runtime.cpu import CpuRunner
+from dodeca.runtime.device import find_target
 from dodeca.runtime.memory import plan_memory
 from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 from dodeca.runtime.simulate import simulate

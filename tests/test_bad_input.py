@@ -49,9 +49,10 @@ WHILE_TRACING: dict[str, tuple[Callable, str]] = {
         "unknown target 'cuda:sm_81'; did you mean 'cuda:sm_80'? (known: cpu, cuda:sm_80, "
         "cuda:sm_90, hip:gfx942, hip:gfx1100)",
     ),
-    "a device that is not there": (
+    "a family of targets": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), target="hip"),
-        "no driver (libamdhip64) was found; name a chip instead",
+        "unknown target 'hip'; did you mean 'hip:gfx942'? (known: cpu, cuda:sm_80, cuda:sm_90, "
+        "hip:gfx942, hip:gfx1100)",
     ),
     "a search": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), search=60),
@@ -134,6 +135,13 @@ FILES: dict[str, tuple[str, str]] = {
     "foreign": (
         f"{HEAD}  %0 = math.exp %x : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}}\n",
         r"cannot compile math\.exp at .*bad\.mlir:2:8: not an operation of dodeca",
+    ),
+    "foreign with a block": (
+        f"{HEAD}  %0 = tensor.generate {{\n  ^bb0(%i: index):\n"
+        "    %c = arith.constant 0.0 : f32\n    tensor.yield %c : f32\n"
+        "  } : tensor<4xf32>\n"
+        f'  %1 = "dodeca.exp2"(%0) : {UNARY}\n  return %1 : tensor<4xf32>\n}}\n',
+        r"cannot compile tensor\.generate at .*bad\.mlir:2:8: not an operation of dodeca",
     ),
 }
 

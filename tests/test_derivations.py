@@ -26,8 +26,8 @@ from dodeca.dialect import DTYPES, context
 from dodeca.passes import terms
 from dodeca.passes.index import Axis, Expr, of_axis
 from dodeca.passes.rules import TABLE
-from dodeca.passes.targets import find_target
 from dodeca.passes.terms import Term
+from dodeca.runtime.device import find_target
 from mlir import ir
 
 # What is not derived yet, and what is missing. A line must go when its derivation succeeds.

@@ -326,6 +326,14 @@ def test_bitcast(shape, precision, build) -> None:
         assert_same(found, expected.astype(b.wide if precision == "high" else b.numpy))
 
 
+@pytest.mark.parametrize("element", DTYPES)
+def test_a_constant_is_the_same_in_every_place(element, build) -> None:
+    module = build(lambda: ops.constant(1, element, (5, 31)))
+    (found,) = evaluate(module)
+    assert found.dtype == DTYPES[element].numpy and found.shape == (5, 31)
+    assert np.all(found == 1)
+
+
 @pytest.mark.parametrize("element", INTEGERS, ids=str)
 def test_iota(element, build) -> None:
     module = build(lambda: ops.iota((2, 300), 1, element))

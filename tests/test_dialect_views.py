@@ -253,6 +253,5 @@ def test_bounds_hold_every_value(text) -> None:
 def test_bounds_of_what_is_not_known() -> None:
     expr = affine("(d0)[s0] -> (d0 + s0)").results[0]
     assert bounds(expr, [(0, 3)]) == UNBOUNDED
-    assert bounds(expr, [(0, 3)], [(1, 2)]) == (1, 5)
     assert bounds(affine("(d0) -> (d0 * 0 + 2)").results[0], [(0, float("inf"))]) == (2, 2)
     assert bounds(affine("(d0) -> (d0 mod 8)").results[0], [(0, float("inf"))]) == (0, 7)

@@ -20,9 +20,9 @@ from dodeca.passes.loops import goes_on
 from dodeca.passes.panels import Chosen, packed
 from dodeca.passes.regions import Region
 from dodeca.passes.schedule import Schedule
-from dodeca.passes.targets import find_target
 from dodeca.passes.terms import Term
 from dodeca.pipeline import Clock, compile_kernels, simplified
+from dodeca.runtime.device import find_target
 from dodeca.runtime.executable import Executable
 from mlir import ir
 

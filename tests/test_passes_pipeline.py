@@ -15,10 +15,11 @@ from dodeca.codegen import generate, to_llvm_ir
 from dodeca.dialect import context, evaluate, verify
 from dodeca.dialect.errors import CompileError
 from dodeca.pass_pipeline import build_pipeline
-from dodeca.passes.targets import TARGETS, find_target
+from dodeca.passes.targets import TARGETS
 from dodeca.pipeline import compile_module, lower
 from dodeca.runtime import jit
 from dodeca.runtime.code_object import read_amdgpu_metadata
+from dodeca.runtime.device import find_target
 from dodeca.runtime.executable import Executable
 from dodeca.runtime.program import Kernel
 from dodeca.runtime.toolchain import assemble_ptx, find_ptxas

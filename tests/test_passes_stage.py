@@ -13,10 +13,10 @@ from dodeca.passes.fuse import SCHEDULE, read_schedule, schedule_attribute
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import Staged, stage
-from dodeca.passes.targets import find_target
 from dodeca.passes.terms import Term
 from dodeca.passes.tile import read_kernel
 from dodeca.pipeline import Clock, compile_kernels, simplified
+from dodeca.runtime.device import find_target
 from dodeca.runtime.executable import Executable
 from mlir import ir
 

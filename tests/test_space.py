@@ -16,8 +16,9 @@ from dodeca.passes.fuse import SCHEDULE, read_schedule, schedule_attribute
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import LOCAL_BYTES
-from dodeca.passes.targets import Target, find_target
+from dodeca.passes.targets import Target
 from dodeca.passes.tile import read_kernel
+from dodeca.runtime.device import find_target
 from dodeca.runtime.space import FEATURES, Space, from_json, to_json
 from mlir import ir
 from programs import PROGRAMS

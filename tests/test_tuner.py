@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from dodeca.fusion import fuse
 from dodeca.kernel_tasks import space_of, tasks_of
-from dodeca.passes.targets import find_target
 from dodeca.pipeline import Clock, simplified
+from dodeca.runtime.device import find_target
 from dodeca.runtime.measurer import LocalWorkers
 from dodeca.runtime.space import from_json, to_json
 from dodeca.runtime.trial import Built, Trial

@@ -15,11 +15,11 @@ from dodeca import program_cache, tune
 from dodeca.command import main
 from dodeca.fusion import fuse
 from dodeca.kernel_tasks import build, judged, reference_cases, space_of, tasks_of
-from dodeca.passes.targets import find_target
 from dodeca.pipeline import Clock, compile_kernel, simplified
 from dodeca.reproducer import check_reproducer, read_reproducer
 from dodeca.runtime import cluster
 from dodeca.runtime.database import Database
+from dodeca.runtime.device import find_target
 from dodeca.runtime.measurer import InProcess, Tools
 from dodeca.runtime.space import to_json
 from dodeca.runtime.trial import Candidate

@@ -18,8 +18,8 @@ from ..passes.comprehend import Comprehension
 from ..passes.extract import splittable
 from ..passes.panels import Chosen
 from ..passes.regions import Region
-from ..passes.targets import find_target
 from ..passes.terms import Term
+from ..runtime.device import find_target
 from ..trace import Graph, trace
 from .equality import Pair, Question, explained
 from .wording import Derivation, Explanation, Result
