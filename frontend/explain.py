@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from mlir import ir
 
 from .diagnostics import Source, collected
-from .dialect import context
 from .dialect.errors import ArgumentError, Error, ParseError
+from .dialect.ops import context
 from .explaining.wording import Derivation, Explanation, WhyNot
 from .passes.terms import Term
 from .trace import Graph, Spec

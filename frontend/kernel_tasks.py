@@ -24,9 +24,9 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import func
 
-from .dialect import DType, TensorType, evaluate
-from .dialect.interpreter import Interpreter
-from .dialect.ops import context, entry_function
+from .dialect import DType
+from .dialect.interpreter import Interpreter, evaluate
+from .dialect.ops import TensorType, context, entry_function
 from .passes import terms
 from .passes.decompose import Decomposer
 from .passes.fuse import SCHEDULE, schedule_attribute

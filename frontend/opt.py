@@ -25,8 +25,8 @@ from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
 
 from .diagnostics import MLIR_NAME, Diagnostic, Source, collected, mismatches
-from .dialect import context
 from .dialect.errors import CompileError, Error
+from .dialect.ops import context
 from .pass_pipeline import Pipeline, build_pipeline, check_module, option_names
 from .pass_table import PASSES
 

@@ -16,10 +16,9 @@ from mlir import ir
 
 from .codegen import generate, to_llvm_ir
 from .compile import PRECISIONS
-from .dialect import TensorType, verify
 from .dialect.errors import CompileError, Error
-from .dialect.ops import NAME, WEIGHT, entry_function, named_arguments
-from .dialect.verifier import walk
+from .dialect.ops import NAME, WEIGHT, TensorType, entry_function, named_arguments
+from .dialect.verifier import verify, walk
 from .fusion import PREDICTED, fuse
 from .pass_pipeline import build_pipeline
 from .passes.index import Axis

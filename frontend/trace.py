@@ -25,10 +25,11 @@ import numpy as np
 from mlir import ir
 
 from .dialect import dtype as as_dtype
-from .dialect import evaluate, verify
 from .dialect.dtypes import DType
 from .dialect.errors import ArgumentError, Error, ParseError, ShapeError
+from .dialect.interpreter import evaluate
 from .dialect.ops import NAME, WEIGHT, TensorType, context, entry_function, named_arguments
+from .dialect.verifier import verify
 from .emit import emit
 from .shapes import Dim, Shape, as_shape, show
 from .tensor import Tensor, fresh

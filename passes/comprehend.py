@@ -15,8 +15,9 @@ from math import prod
 
 from mlir import ir
 
-from ..dialect import DTYPES, TensorType, ops
+from ..dialect import DTYPES, ops
 from ..dialect.errors import CompileError
+from ..dialect.ops import TensorType
 from ..dialect.verifier import place
 from . import terms
 from .index import Axis, Expr, from_affine, of_axis, of_term

@@ -185,7 +185,7 @@ def _parts(root: Term) -> _Parts:
             price = INSTRUCTIONS[x.op]
             if x.op == "mod" and x.args[1].op == "const":
                 price = 4.0
-            key = (around, x.axes, max(8, x.dtype.bits))
+            key = (around, x.axes, x.dtype.bits)
             price *= 4.0 if x.dtype.name == "bfloat16" else 1.0
             found.prices[key] = found.prices.get(key, 0.0) + price
     return found
@@ -231,7 +231,7 @@ class _Counter:
             size = last.tiles[along]
             store = TURN * (size.bit_length() - 1) + lanes / size
         for result, _ in terms.outcomes(term, len(self.axes)):
-            vectors = self._vectors(max(8, result.dtype.bits), frozenset(self.axes), last)
+            vectors = self._vectors(result.dtype.bits, frozenset(self.axes), last)
             self.work.instructions += trips * vectors * store
 
     def _level(self, around: Around) -> Level:
@@ -270,7 +270,7 @@ class _Counter:
         length = level.tiles[wide[-1]]
         row = level.row(term)
         if row is not None:
-            vectors = self._vectors(max(8, term.dtype.bits), term.axes, level)
+            vectors = self._vectors(term.dtype.bits, term.axes, level)
             price = VECTOR_LOAD if not length & (length - 1) else ODD_LOAD
             price += 0.0 if row == wide[-1] else TURN * (length.bit_length() - 1)
             self._count(level, vectors * price + rows * self._apart(term, level))
@@ -340,7 +340,7 @@ class _Counter:
             return
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
-        bits = max(8, term.dtype.bits)
+        bits = term.dtype.bits
         vectors = self._vectors(bits, body.axes | {term.attr}, inner)
         self._count(inner, vectors * price)
         if inner.tiles[term.attr] > 1:

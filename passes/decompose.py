@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
-from ..dialect import View, ops
+from ..dialect import ops
 from ..dialect.errors import CompileError
+from ..dialect.views import View
 from . import terms
 from .index import Atom, Axis, Datum, Expr, Quotient, of_term
 from .terms import REDUCTIONS, Term, postorder

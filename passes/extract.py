@@ -517,7 +517,7 @@ class _Cheapest:
         if row and not term.outside:
             return self._times(axes) * cost.VECTOR_LOAD
         each = cost.SCALAR_LOAD * 2 + cost.CLAMP * term.outside
-        return self._times(axes) * each * self.target.lanes(max(8, term.dtype.bits))
+        return self._times(axes) * each * self.target.lanes(term.dtype.bits)
 
     def _vector_axis(self, axes: frozenset[Axis]) -> Axis | None:
         if self.target.is_gpu:

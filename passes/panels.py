@@ -70,7 +70,7 @@ def _ways(
 ) -> tuple[Chosen, ...]:
     """The kernel as it is, and with panels of each width along each axis."""
     found, plain = [kernel], terms.plain(kernel.term)
-    lanes = target.lanes(max(8, plain.dtype.bits))
+    lanes = target.lanes(plain.dtype.bits)
     for vector in kernel.axes:
         loads = list(_packable(plain, kernel.axes, vector, early))
         for width in (n * lanes for n in WIDTHS if loads and vector.size % (n * lanes) == 0):

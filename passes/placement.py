@@ -78,13 +78,8 @@ class Level:
         """The dimension of a load's tile along which it loads neighbours, none outside the buffer:
         its last, or one as long, of which its last is made in registers."""
         dims = self.shape(load.axes)
-        if load.outside:
-            return None
-        for axis in reversed(dims):
-            size = self.tiles[axis]
-            if size == self.tiles[dims[-1]] and self.contiguous(load.attr[1], axis):
-                return axis if axis == dims[-1] or not size & (size - 1) else None
-        return None
+        axis = None if load.outside else self.line(load.attr[1], dims)
+        return axis if axis and self.tiles[axis] == self.tiles[dims[-1]] else None
 
 
 def top_level(schedule: Schedule, axes: tuple[Axis, ...], outer: tuple[Axis, ...] = ()) -> Level:

@@ -74,7 +74,6 @@ class Rule:
     law: str
     kind: str  # "exact", "reassociating" or "approximate"
     when: str = ""
-    gain: str = ""  # what it is good for
     searched: bool = True  # by the e-graph; else applied when a term is built, or at the start
 
     @cached_property
@@ -166,132 +165,101 @@ def _told(tree: ast.AST) -> str:
 EXACT, REASSOCIATING, APPROXIMATE = "exact", "reassociating", "approximate"
 
 TABLE: list[Rule] = [
-    Rule("view", "load(view(t, m), p) = load(t, m(p))", EXACT, "", "no data is moved", False),
-    Rule("fold", "op(c, d) = e", EXACT, "operands are constants", "", False),
-    Rule("unit", "x * 1 = x; x + 0 = x", EXACT, "x + 0 for integers: -0.0 + 0 is 0", "", False),
-    Rule("widen", "narrow(wide(x)) = x", EXACT, "every narrow value is a wide one", "", False),
-    Rule("branches", "select(c, x, x) = x; select(c, true, false) = c", EXACT, "", "", False),
+    Rule("view", "load(view(t, m), p) = load(t, m(p))", EXACT, searched=False),
+    Rule("fold", "op(c, d) = e", EXACT, "operands are constants", searched=False),
+    Rule(
+        "unit", "x * 1 = x; x + 0 = x", EXACT, "x + 0 for integers: -0.0 + 0 is 0", searched=False,
+    ),
+    Rule("widen", "narrow(wide(x)) = x", EXACT, "every narrow value is a wide one", searched=False),
+    Rule("branches", "select(c, x, x) = x; select(c, true, false) = c", EXACT, searched=False),
     Rule(
         "quotient", "cast(cast64(x) * recip(cast64(y))) = x / y", EXACT,
-        "x and y are of the result's dtype, which is narrower than float64",
-        "one division instead of float64 arithmetic", False,
+        "x and y are of the result's dtype, which is narrower than float64", searched=False,
     ),
     Rule(
         "position", "i < j = (0 <= j - i - 1); (0 <= i) < true = (0 <= -i - 1)", EXACT,
-        "i and j are positions that their dtype can hold",
-        "blocks of an axis where a condition fails are passed over", False,
+        "i and j are positions that their dtype can hold", searched=False,
     ),
     Rule(
         "fusion", "load(compute(t), p) = t(p)", EXACT,
-        "a reduction inside t is finished: t is a whole term",
-        "no buffer between producer and consumer; read backwards: compute once, load often", False,
+        "a reduction inside t is finished: t is a whole term", searched=False,
     ),
     Rule(
         "pick", "sum(j, (i == j) * y) = y at j = i, or 0 where no j is i", APPROXIMATE,
-        "i does not depend on j",
-        "a row is read by its index; the other rows count as finite, as 0 * inf is NaN", False,
+        "i does not depend on j", searched=False,
     ),
     Rule(
         "scatter", "sum(j, (i == d) * y) = y added at i, for each j", APPROXIMATE,
-        "i depends on j, and d is a position that does not",
-        "each y is touched once; y counts as finite, as 0 * inf is NaN", False,
+        "i depends on j, and d is a position that does not", searched=False,
     ),
     Rule(
         "powers", "exp2(x) * exp2(y) = exp2(x + y)", REASSOCIATING,
-        "x + y is simpler: parts of them cancel", "an exponential in two parts is one", False,
+        "x + y is simpler: parts of them cancel", searched=False,
     ),
-    Rule(
-        "commute", "x * y = y * x; x + y = y + x", EXACT, "",
-        "the other laws are stated in one order",
-    ),
+    Rule("commute", "x * y = y * x; x + y = y + x", EXACT),
     Rule(
         "float", "(x * y) * z = x * (y * z)", REASSOCIATING,
-        "in a sum over j; x does not depend on j", "x can leave the sum",
+        "in a sum over j; x does not depend on j",
     ),
     Rule(
         "difference", "(x * y) * z = x * (y * z)", REASSOCIATING,
-        "in a sum over j; x is u + v; v does not depend on j", "a weighted sum of differences",
+        "in a sum over j; x is u + v; v does not depend on j",
     ),
     Rule(
         "weights", "(x * y) * z = x * (y * z)", REASSOCIATING,
-        "in a sum over j; y is a weight; z is a weight", "products of weights are computed once",
+        "in a sum over j; y is a weight; z is a weight",
     ),
+    Rule("hoist_sum", "sum(j, x * y) = x * sum(j, y)", REASSOCIATING, "x does not depend on j"),
     Rule(
-        "hoist_sum", "sum(j, x * y) = x * sum(j, y)", REASSOCIATING, "x does not depend on j",
-        "one product instead of one for each j",
+        "hoist_max", "max(j, x * c) = max(j, x) * c; max(j, x) * c = max(j, x * c)", EXACT, "c > 0",
     ),
-    Rule(
-        "hoist_max", "max(j, x * c) = max(j, x) * c; max(j, x) * c = max(j, x * c)", EXACT,
-        "c > 0", "one product instead of one for each j; a scale becomes part of a score",
-    ),
-    Rule(
-        "max_of_still", "max(j, x) = x", EXACT, "x does not depend on j; j is not empty", "no loop"
-    ),
+    Rule("max_of_still", "max(j, x) = x", EXACT, "x does not depend on j; j is not empty"),
     Rule(
         "contraction", "sum(j, x * y) = contract(j, x, y)", REASSOCIATING,
-        "x depends on j; y depends on j", "fused multiply-add, matrix instructions",
+        "x depends on j; y depends on j",
     ),
-    Rule(
-        "factor", "x * y + x * z = x * (y + z)", EXACT, "they are integers",
-        "one product instead of two",
-    ),
-    Rule(
-        "divide", "x / y = x * recip(y)", REASSOCIATING, "in a sum over j",
-        "the divisor can leave the sum",
-    ),
-    Rule("negate", "(x * -1) * c = (x * c) * -1", EXACT, "", "a difference stays one"),
-    Rule(
-        "scales", "(x * c) * d = x * (c * d)", REASSOCIATING, "c * d is a normal number",
-        "one product instead of two",
-    ),
-    Rule(
-        "scale_exponent", "(x + y) * c = x * c + y * c", REASSOCIATING, "in an exponent",
-        "exp2((x - y) * c) is a difference of scaled numbers",
-    ),
+    Rule("factor", "x * y + x * z = x * (y + z)", EXACT, "they are integers"),
+    Rule("divide", "x / y = x * recip(y)", REASSOCIATING, "in a sum over j"),
+    Rule("negate", "(x * -1) * c = (x * c) * -1", EXACT),
+    Rule("scales", "(x * c) * d = x * (c * d)", REASSOCIATING, "c * d is a normal number"),
+    Rule("scale_exponent", "(x + y) * c = x * c + y * c", REASSOCIATING, "in an exponent"),
     Rule(
         "rolling",
         "sum(j, exp2(x - max(j, x)) * y) = roll(j, x, y); "
-        "sum(j, exp2(x - max(j, x))) = roll(j, x, 1)", REASSOCIATING, "",
-        "one pass: where the maximum so far moves from m to m', what was added up is multiplied by "
-        "exp2(m - m')",
+        "sum(j, exp2(x - max(j, x))) = roll(j, x, 1)", REASSOCIATING,
     ),
     Rule(
         "centred",
         "sum(j, (x + sum(j, x) * c) * (x + sum(j, x) * c)) = spread(j, x); "
         "sum(j, (x + sum(j, x) * c) * y) = tilt(j, x, y)", REASSOCIATING,
         "c is -1 / the places of j",
-        "one pass: where the mean so far moves, what was added up is corrected",
     ),
     Rule(
         "split", "sum(j, x) = sum(o, sum(i, x[j])); max(j, x) = max(o, max(i, x[j]))",
         REASSOCIATING, "j splits into o and i; x does not depend on o; x does not depend on i",
-        "parts run at the same time, or have factors that leave them",
     ),
     Rule(
         "split_roll", "roll(j, x, y) = roll(o, max(i, x[j]), part(i, x[j], y[j]))", REASSOCIATING,
         "j splits into o and i; x does not depend on o; x does not depend on i; "
         "y does not depend on o; y does not depend on i",
-        "parts run at the same time; one whose scores are all -inf adds 0",
     ),
-    Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j", "what split needs"),
+    Rule("cut_still", "x[j] = x", EXACT, "x does not depend on j"),
     Rule(
         "cut",
         "(x + y)[j] = x[j] + y[j]; (x * y)[j] = x[j] * y[j]; op(x)[j] = op(x[j]); "
-        "op(x, y)[j] = op(x[j], y[j]); select(x, y, z)[j] = select(x[j], y[j], z[j])", EXACT, "",
-        "what split needs; leaves are cut when they are put in",
+        "op(x, y)[j] = op(x[j], y[j]); select(x, y, z)[j] = select(x[j], y[j], z[j])", EXACT,
     ),
     Rule(
         "cut_fold", "sum(k, x)[j] = sum(k, x[j]); max(k, x)[j] = max(k, x[j])", EXACT,
-        "j splits into o and i; j is not k; k is not o; k is not i", "what split needs",
+        "j splits into o and i; j is not k; k is not o; k is not i",
     ),
     Rule(
         "distribute", "sum(j, (x + y) * z) = sum(j, x * z) + sum(j, y * z)", REASSOCIATING,
         "x is u * v; u does not depend on j; v depends on j; y depends on j",
-        "u can leave its sum",
     ),
     Rule(
         "exchange", "sum(j, x * sum(k, y)) = sum(k, sum(j, x * y))", REASSOCIATING,
-        "x does not depend on k; k before j is less work", "(A B) x = A (B x)",
+        "x does not depend on k; k before j is less work",
     ),
 ]  # fmt: skip
 

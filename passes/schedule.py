@@ -117,7 +117,7 @@ def _schedule(
 
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:
     inside = [t for t in postorder([root]) if t.op in REDUCTIONS]
-    lanes = target.lanes(max(8, root.dtype.bits))
+    lanes = target.lanes(root.dtype.bits)
     if target.is_gpu:
         yield _scheduled(axes, inside, None, {}, 1, 1)
         for axis in axes:

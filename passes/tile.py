@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -25,8 +25,9 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import arith, gpu, memref, scf, vector
 
-from ..dialect import DType, TensorType
+from ..dialect import DType
 from ..dialect.errors import CompileError
+from ..dialect.ops import TensorType
 from ..dialect.verifier import walk
 from . import cost, expand, terms
 from .collapse import shaped
@@ -90,27 +91,13 @@ def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
     with function.context, function.location:
         kernel = read_kernel(function)
         schedule = kernel_schedule(function, kernel, target, precision == "strict")
-        kernel = _shaped(kernel, schedule)
+        term, axes = shaped(kernel.term, kernel.axes, schedule.names)
+        kernel = replace(kernel, term=term, axes=axes)
         module, block, arguments = _shell(kernel, schedule, target)
         program = _Program(kernel, schedule, arguments, target, contract=precision == "fast")
         with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
             program.run(block)
     return module
-
-
-def _shaped(kernel: KernelTerm, schedule: Schedule) -> KernelTerm:
-    """The kernel over the axes that its schedule has, its buffers in the shapes that it sees."""
-    term, axes = shaped(kernel.term, kernel.axes, schedule.names)
-    seen = {t.attr[0]: t.attr[2] for t in terms.postorder([term]) if t.op == "load"}
-    seen |= {
-        f"{OUTPUT}{i}": tuple(a.size for a in axes[:rank])
-        for i, (_, rank) in enumerate(terms.outcomes(term, len(axes)))
-    }
-    inputs, outputs = (
-        tuple(TensorType(seen.get(f"{name}{i}", k.shape), k.dtype) for i, k in enumerate(kinds))
-        for name, kinds in (("a", kernel.inputs), (OUTPUT, kernel.outputs))
-    )
-    return KernelTerm(kernel.name, term, axes, inputs, outputs)
 
 
 def memory_type(kind: TensorType) -> str:
@@ -126,7 +113,11 @@ def _shell(
     buffers = {f"a{i}": kind for i, kind in enumerate(kernel.inputs)}
     buffers |= {f"{OUTPUT}{i}": kind for i, kind in enumerate(kernel.outputs)}
     attributes = "" if target.is_gpu else " {llvm.noalias}"
-    given = [f"%{name}: {memory_type(kind)}{attributes}" for name, kind in buffers.items()]
+    seen = {t.attr[0]: t.attr[2] for t in terms.postorder([kernel.term]) if t.op == "load"}
+    for i, (_, rank) in enumerate(terms.outcomes(kernel.term, len(kernel.axes))):
+        seen[f"{OUTPUT}{i}"] = tuple(a.size for a in kernel.axes[:rank])
+    types = ((n, TensorType(seen.get(n, k.shape), k.dtype)) for n, k in buffers.items())
+    given = [f"%{name}: {memory_type(kind)}{attributes}" for name, kind in types]
     grid = f"{GRID} = {schedule.programs(kernel.axes)} : i64"
     if target.is_gpu:
         text = (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dodeca.dialect import context
+from dodeca.dialect.ops import context
 from mlir import ir
 from mlir.dialects import func
 

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import dodeca as dd
 import numpy as np
-from dodeca.dialect import TensorType, ops
+from dodeca.dialect import ops
+from dodeca.dialect.ops import TensorType
 from dodeca.fusion import fuse, rename_buffers
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import terms

@@ -20,7 +20,8 @@ from typing import Any
 import dodeca as dd
 import fuzz_graphs
 import numpy as np
-from dodeca.dialect import DTYPES, evaluate
+from dodeca.dialect import DTYPES
+from dodeca.dialect.interpreter import evaluate
 from dodeca.fusion import fuse
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.fuse import SCHEDULE, schedule_attribute

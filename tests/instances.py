@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dodeca.dialect import DTYPES, DType, context, evaluate
+from dodeca.dialect import DTYPES, DType
+from dodeca.dialect.interpreter import evaluate
+from dodeca.dialect.ops import context
 from dodeca.explaining import laws
 from dodeca.passes import terms
 from dodeca.passes.decompose import Decomposer, axis_order
@@ -607,6 +609,44 @@ def _find(graph: Saturated, made: Instance, tree: Tree) -> str | None:
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 COLUMNS = ("name", "law", "class", "where", "good for", "rounding", "beyond rounding")
 MANY = (64, 64)
+GOOD_FOR = {  # what each law gains
+    "view": "no data is moved",
+    "fold": "",
+    "unit": "",
+    "widen": "",
+    "branches": "",
+    "quotient": "one division instead of float64 arithmetic",
+    "position": "blocks of an axis where a condition fails are passed over",
+    "fusion": "no buffer between producer and consumer; read backwards: compute once, load often",
+    "pick": "a row is read by its index; the other rows count as finite, as 0 * inf is NaN",
+    "scatter": "each y is touched once; y counts as finite, as 0 * inf is NaN",
+    "powers": "an exponential in two parts is one",
+    "commute": "the other laws are stated in one order",
+    "float": "x can leave the sum",
+    "difference": "a weighted sum of differences",
+    "weights": "products of weights are computed once",
+    "hoist_sum": "one product instead of one for each j",
+    "hoist_max": "one product instead of one for each j; a scale becomes part of a score",
+    "max_of_still": "no loop",
+    "contraction": "fused multiply-add, matrix instructions",
+    "factor": "one product instead of two",
+    "divide": "the divisor can leave the sum",
+    "negate": "a difference stays one",
+    "scales": "one product instead of two",
+    "scale_exponent": "exp2((x - y) * c) is a difference of scaled numbers",
+    "rolling": (
+        "one pass: where the maximum so far moves from m to m', what was added up is multiplied by "
+        "exp2(m - m')"
+    ),
+    "centred": "one pass: where the mean so far moves, what was added up is corrected",
+    "split": "parts run at the same time, or have factors that leave them",
+    "split_roll": "parts run at the same time; one whose scores are all -inf adds 0",
+    "cut_still": "what split needs",
+    "cut": "what split needs; leaves are cut when they are put in",
+    "cut_fold": "what split needs",
+    "distribute": "u can leave its sum",
+    "exchange": "(A B) x = A (B x)",
+}
 
 
 @dataclass(frozen=True)
@@ -676,7 +716,7 @@ def page() -> str:
     for rule in TABLE:
         laws = "<br>".join(f"`{law.strip()}`" for law in rule.law.split(";"))
         where = rule.when.replace("; ", "<br>") or "everywhere"
-        rows.append((rule.name, laws, rule.kind, where, rule.gain, *differences(rule)))
+        rows.append((rule.name, laws, rule.kind, where, GOOD_FOR[rule.name], *differences(rule)))
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return PAGE.read_text().partition(f"| {COLUMNS[0]} |")[0] + table
 

@@ -248,7 +248,7 @@ def test_importing_the_package_imports_no_compiler() -> None:
             f"print([name for name in {BLOCKED} if name in sys.modules])\n"
             "import dodeca.trace, dodeca.compile, dodeca.explain\n"
             "assert callable(dodeca.trace) and callable(dodeca.compile)\n"
-            "assert dodeca.nn.Linear and dodeca.models.bert and dodeca.dialect.View\n"
+            "assert dodeca.nn.Linear and dodeca.models.bert and dodeca.dialect.views.View\n"
             "assert all(hasattr(dodeca, name) for name in dodeca.__all__)\n"
             "assert not hasattr(dodeca, 'nothing') and not hasattr(dodeca, '__wrapped__')\n"
             "from dodeca import *\n"

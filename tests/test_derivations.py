@@ -22,7 +22,8 @@ from derivations import (
     read_plan,
     work,
 )
-from dodeca.dialect import DTYPES, context
+from dodeca.dialect import DTYPES
+from dodeca.dialect.ops import context
 from dodeca.passes import terms
 from dodeca.passes.index import Axis, Expr, of_axis
 from dodeca.passes.rules import TABLE

@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 import pytest
-from dodeca.dialect import DTYPES, PRIMITIVES, evaluate, ops
+from dodeca.dialect import DTYPES, PRIMITIVES, ops
 from dodeca.dialect.errors import ArgumentError, Error
+from dodeca.dialect.interpreter import evaluate
 from mlir import ir
 
 FLOATS = [d for d in DTYPES.values() if d.is_float]

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from dodeca.dialect import DTYPES, PRIMITIVES, View, context, ops, verify
-from dodeca.dialect.ops import TensorType
+from dodeca.dialect import DTYPES, PRIMITIVES, ops
+from dodeca.dialect.ops import TensorType, context
+from dodeca.dialect.verifier import verify
+from dodeca.dialect.views import View
 from mlir import ir
 
 TABLE = [(p, d) for p in PRIMITIVES.values() for d in DTYPES.values() if d.kind in p.kinds]

@@ -4,10 +4,11 @@ tests/lit/verify_*.mlir have one case for every rule; here are the Python interf
 """
 
 import pytest
-from dodeca.dialect import DTYPES, PRIMITIVES, View, context, ops, verify
+from dodeca.dialect import DTYPES, PRIMITIVES, ops
 from dodeca.dialect.errors import DtypeError, Error, ShapeError, VerifyError
-from dodeca.dialect.ops import TensorType
-from dodeca.dialect.verifier import place
+from dodeca.dialect.ops import TensorType, context
+from dodeca.dialect.verifier import place, verify
+from dodeca.dialect.views import View
 from mlir import ir
 
 WRONG = """func.func @f(%x: tensor<2x3xf32>, %y: tensor<3xf32>) {

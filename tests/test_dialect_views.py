@@ -4,8 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from dodeca.dialect import DTYPES, View, context, evaluate, ops, verify
-from dodeca.dialect.views import UNBOUNDED, bounds
+from dodeca.dialect import DTYPES, ops
+from dodeca.dialect.interpreter import evaluate
+from dodeca.dialect.ops import context
+from dodeca.dialect.verifier import verify
+from dodeca.dialect.views import UNBOUNDED, View, bounds
 from mlir import ir
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) + 1

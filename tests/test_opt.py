@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from dodeca.dialect import context
 from dodeca.dialect.errors import CompileError, Error
+from dodeca.dialect.ops import context
 from dodeca.opt import main, split
 from dodeca.pass_pipeline import Pipeline, build_pipeline, option_names
 from dodeca.pass_table import PASSES, ROWS, NoOptions, Pass

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from dodeca.dialect import DTYPES, PRIMITIVES, DType, evaluate, ops
+from dodeca.dialect import DTYPES, PRIMITIVES, DType, ops
+from dodeca.dialect.interpreter import evaluate
 from dodeca.pipeline import compile_module
 from dodeca.runtime.executable import Executable
 from ulp import ULP

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from dodeca import pipeline
 from dodeca.codegen import generate, to_llvm_ir
-from dodeca.dialect import context, evaluate, verify
 from dodeca.dialect.errors import CompileError
+from dodeca.dialect.interpreter import evaluate
+from dodeca.dialect.ops import context
+from dodeca.dialect.verifier import verify
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.targets import TARGETS
 from dodeca.pipeline import compile_module, lower

@@ -5,8 +5,8 @@ import math
 import dodeca as dd
 import numpy as np
 import pytest
-from dodeca.dialect import context
 from dodeca.dialect.errors import ArgumentError, TargetError
+from dodeca.dialect.ops import context
 from dodeca.runtime import LaunchProfile, Profile
 from dodeca.runtime.cpu import CpuRunner
 from mlir import ir

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import dodeca as dd
 import numpy as np
 import pytest
-from dodeca.dialect import verify
+from dodeca.dialect.verifier import verify
 from dodeca.tensor import _NODES
 
 seq, batch = dd.Dim("seq", 1, 64), dd.Dim("batch", 1, 8)
