@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,15 +42,7 @@ class TensorType(NamedTuple):
     @staticmethod
     def of(value: ir.Value | ir.Type) -> TensorType:
         """Read a builtin ranked tensor type; DtypeError names what is not one of dodeca's."""
-        kind = value if isinstance(value, ir.Type) else value.type
-        if not isinstance(kind, ir.RankedTensorType):
-            raise DtypeError(f"expected a ranked tensor, got {kind}")
-        element = str(kind.element_type)
-        if element not in BY_MLIR:
-            known = ", ".join(BY_MLIR)
-            raise DtypeError(f"element type {element} of {kind} is not one of dodeca's ({known})")
-        sizes = (None if kind.is_dynamic_size(size) else size for size in kind.shape)
-        return TensorType(tuple(sizes), BY_MLIR[element])
+        return _tensor_type(value if isinstance(value, ir.Type) else value.type)
 
     @property
     def mlir(self) -> ir.RankedTensorType:
@@ -59,6 +51,18 @@ class TensorType(NamedTuple):
     def __str__(self) -> str:
         sizes = "".join(f"{'?' if size is None else size}x" for size in self.shape)
         return f"tensor<{sizes}{self.dtype.mlir}>"
+
+
+@lru_cache(1024)
+def _tensor_type(kind: ir.Type) -> TensorType:
+    if not isinstance(kind, ir.RankedTensorType):
+        raise DtypeError(f"expected a ranked tensor, got {kind}")
+    element = str(kind.element_type)
+    if element not in BY_MLIR:
+        known = ", ".join(BY_MLIR)
+        raise DtypeError(f"element type {element} of {kind} is not one of dodeca's ({known})")
+    sizes = (None if kind.is_dynamic_size(size) else size for size in kind.shape)
+    return TensorType(tuple(sizes), BY_MLIR[element])
 
 
 # --- registration -------------------------------------------------------------------------------

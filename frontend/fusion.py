@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from mlir import ir
 from mlir.dialects import func
 
+from .dialect import PRIMITIVES
 from .dialect.ops import entry_function
 from .passes import terms
 from .passes.decompose import Decomposer
@@ -98,16 +100,18 @@ class _Builder:
         for kernel in chosen:
             place = value_of[kernel.name].location if kernel.name in value_of else place
             with self.point, place:
-                arguments = [made[name] for name in kernel.reads]
-                call = func.CallOp(self._kernel(kernel, [x.type for x in arguments]), arguments)
+                term = terms.plain(kernel.term)
+                reads = buffer_order(term)
+                term = rename_buffers(term, {name: f"a{i}" for i, name in enumerate(reads)})
+                arguments = [made[name] for name in reads]
+                function = self._kernel(kernel, term, [x.type for x in arguments])
+                call = func.CallOp(function, arguments)
                 call.attributes[PREDICTED] = ir.FloatAttr.get_f64(kernel.seconds)
             made.update(zip(kernel.names, call.results, strict=True))
         self.values |= {value_of[name]: x for name, x in made.items() if name in value_of}
 
-    def _kernel(self, kernel: Chosen, types: list[ir.Type]) -> func.FuncOp:
-        """The function that computes a kernel; a new one only if it is new."""
-        rename = {old: f"a{i}" for i, old in enumerate(kernel.reads)}
-        term = terms.plain(rename_buffers(kernel.term, rename))
+    def _kernel(self, kernel: Chosen, term: Term, types: list[ir.Type]) -> func.FuncOp:
+        """The function that computes a kernel by this term; a new one only if it is new."""
         key = (term, kernel.axes, kernel.schedule)
         if key in self.kernels:
             return self.kernels[key]
@@ -130,6 +134,26 @@ class _Builder:
         last = self.old.operations[len(self.old.operations) - 1]
         with self.point, last.location:
             func.ReturnOp([self.values[v] for v in last.operands])
+
+
+def buffer_order(root: Term) -> list[str]:
+    """The buffers that a term loads, in an order that does not depend on their names.
+
+    The operands of a sum or a product are in the order of their digests, which names are part of:
+    kernels that differ in names alone are one when these come from where the buffers stand.
+    """
+    forms: dict[Term, str] = {}
+
+    def operands(x: Term) -> Sequence[Term]:
+        swaps = x.op in PRIMITIVES and PRIMITIVES[x.op].commutative
+        return sorted(x.children, key=forms.__getitem__) if swaps else x.children
+
+    for x in postorder([root]):
+        attr = f"{list(map(str, x.attr[1]))}{x.attr[2]}" if x.op == "load" else x.attr
+        words = [x.op, x.dtype.name, str(attr), *(forms[c] for c in operands(x))]
+        forms[x] = blake2b("|".join(words).encode(), digest_size=10).hexdigest()
+    loads = (x for x in postorder([root], children=operands) if x.op == "load")
+    return list(dict.fromkeys(x.attr[0] for x in loads))
 
 
 def rename_buffers(term: Term, names: dict[str, str]) -> Term:

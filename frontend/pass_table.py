@@ -20,7 +20,7 @@ from mlir import ir
 from .candidates import CandidatesOptions, print_candidates
 from .fusion import fuse
 from .passes.lower import keep_sqrt, lowering
-from .passes.tile import tile
+from .passes.tile import read_kernel, tile
 from .runtime.device import find_target
 from .simplify import simplify
 
@@ -78,7 +78,8 @@ def _tile(module: ir.Operation, options: KernelOptions) -> None:
     kernels = [op.operation for op in body.operations if op.operation.name == "func.func"]
     if len(kernels) > 1:
         kernels = kernels[1:]  # the first calls the others; the plan is read from it, not code
-    _replace_body(module, [tile(kernel, target, options.precision) for kernel in kernels])
+    made = [tile(kernel, read_kernel(kernel), target, options.precision) for kernel in kernels]
+    _replace_body(module, made)
     if target.is_gpu:
         module.attributes["gpu.container_module"] = ir.UnitAttr.get()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -17,10 +17,10 @@ from mlir import ir
 from .codegen import generate, to_llvm_ir
 from .compile import PRECISIONS
 from .dialect.errors import CompileError, Error
-from .dialect.ops import NAME, WEIGHT, TensorType, entry_function, named_arguments
+from .dialect.ops import NAME, WEIGHT, TensorType, context, entry_function, named_arguments
 from .dialect.verifier import verify, walk
 from .fusion import PREDICTED, fuse
-from .pass_pipeline import build_pipeline
+from .pass_pipeline import Pipeline, build_pipeline
 from .passes.index import Axis
 from .passes.targets import Target
 from .passes.terms import Term, postorder
@@ -80,8 +80,8 @@ def compile_kernels(
     known = {} if known is None else known
     with module.context, ir.Location.unknown():
         functions = {str(op): op.operation for op in list(module.body.operations)[1:]}
-        missing = [text for text in functions if text not in known]
-        made = _compile_all([functions[text] for text in missing], target, precision, clock)
+        missing = {text: op for text, op in functions.items() if text not in known}
+        made = _compile_all(missing, target, precision, clock)
         known.update(zip(missing, made, strict=True))
         kernels = {kernel.name: kernel for kernel in (known[text] for text in functions)}
         planned = _Planner(module, kernels)
@@ -100,16 +100,20 @@ def compile_kernels(
 
 
 def _compile_all(
-    functions: Sequence[ir.Operation], target: Target, precision: str, clock: Clock
+    functions: Mapping[str, ir.Operation], target: Target, precision: str, clock: Clock
 ) -> list[Kernel]:
-    """The kernels of functions. LLVM makes the code of one while the next are lowered.
+    """The kernels of functions, by their texts. LLVM makes the code of one while the next are
+    lowered.
 
     It runs in one other thread: llvmlite lets no second one in, and gives Python's lock back, which
     MLIR's passes hold.
     """
-    llvm = ThreadPoolExecutor(1, "llvm")
+    llvm, passes = ThreadPoolExecutor(1, "llvm"), _lowering(target)
     try:
-        lowered = (_lowered_kernel(function, target, precision, clock) for function in functions)
+        lowered = (
+            _lowered_kernel(function, text, target, precision, clock, passes)
+            for text, function in functions.items()
+        )
         waiting = [llvm.submit(_with_code, kernel, target) for kernel in lowered]
         kernels = [one.result() for one in waiting]
     finally:
@@ -125,25 +129,29 @@ def compile_kernel(
 
     Unless it is to be `readable`, the stages in between are left out.
     """
-    kernel = _with_code(_lowered_kernel(function, target, precision, clock, readable), target)
+    lowered = _lowered_kernel(function, str(function), target, precision, clock, None, readable)
+    kernel = _with_code(lowered, target)
     clock.mark("generate")
     return kernel if readable else replace(kernel, llvm_ir="")
 
 
 def _lowered_kernel(
-    function: ir.Operation, target: Target, precision: str, clock: Clock, readable: bool = True
+    function: ir.Operation,
+    text: str,
+    target: Target,
+    precision: str,
+    clock: Clock,
+    passes: Pipeline | None = None,
+    readable: bool = True,
 ) -> Kernel:
-    """A kernel function down to LLVM IR: the Kernel without its code."""
+    """A kernel function of this text down to LLVM IR: the Kernel without its code."""
     kernel = read_kernel(function)
-    stages = {"dodeca": str(function)}
-    tiled = tile(function, target, precision)
-    grid = _grid(tiled)
-    if readable:
-        stages["tile"] = str(tiled)
+    tiled = tile(function, kernel, target, precision)
+    grid, before, stages = _grid(tiled), str(tiled), {"dodeca": text}
     clock.mark("tile")
-    lower(tiled.operation, target)
+    lower(tiled.operation, target, before, passes)
     if readable:
-        stages["llvm"] = str(tiled)
+        stages |= {"tile": before, "llvm": str(tiled)}
     llvm_ir = to_llvm_ir(tiled.operation, target)
     clock.mark("lower")
     kinds = [*kernel.inputs, *kernel.outputs]
@@ -167,13 +175,21 @@ def _with_code(kernel: Kernel, target: Target) -> Kernel:
     return replace(kernel, llvm_ir=code.llvm_ir, binary=code.binary, assembly=code.assembly)
 
 
-def lower(module: ir.Operation, target: Target) -> None:
-    """Lower a module of tile functions in place."""
-    before = str(module)
-    text = f"dodeca-lower{{target={target.name}}}"
+def _lowering(target: Target) -> Pipeline:
+    """The passes of `lower`: to make them takes as long as to lower a small kernel."""
+    return build_pipeline(f"dodeca-lower{{target={target.name}}}", context())
+
+
+def lower(
+    module: ir.Operation, target: Target, before: str = "", passes: Pipeline | None = None
+) -> None:
+    """Lower a module of tile functions in place; `before` is its text, if that is known."""
+    before = before or str(module)
+    passes = passes or _lowering(target)
     try:
-        build_pipeline(text, module.context).run(module)
+        passes.run(module)
     except CompileError as error:
+        text = f"dodeca-lower{{target={target.name}}}"
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", delete=False) as file:
             file.write(before)
         raise CompileError(

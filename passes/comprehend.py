@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 
 from mlir import ir
@@ -54,6 +55,7 @@ class Comprehension:
 
     buffer: Callable[[ir.Value], str | None]
     watch: Callable[[ir.Value, Point, Term], None] | None = None
+    _view_of: Callable = field(default_factory=lambda: cache(ops.read_view))
     _memo: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
 
     def whole(self, value: ir.Value) -> Term:
@@ -105,7 +107,7 @@ class Comprehension:
         return terms.reduction(op, axis, self._element(operand, inner))
 
     def _view(self, operation: ir.Operation, kind: TensorType, point: Point) -> Term:
-        view, roles = ops.read_view(operation)
+        view, roles = self._view_of(operation)
         indices = zip(roles.indices, view.index_maps, strict=True)
         symbols = [of_term(self._element(x, from_affine(m, point, []))) for x, m in indices]
         chain: list[tuple[Term, ir.Value, Point]] = []
@@ -115,7 +117,8 @@ class Comprehension:
             limits = [c for e, n in zip(place, shape, strict=True) for c in (e, e * -1 + (n - 1))]
             if view.domains:
                 limits += from_affine(view.domains[i], point, symbols)
-            condition = prod(map(terms.nonneg, limits), start=terms.constant(True, DTYPES["bool"]))
+            conditions = map(terms.nonneg, (e for e in limits if e.range[0] < 0))
+            condition = prod(conditions, start=terms.constant(True, DTYPES["bool"]))
             if condition.op == "const" and not condition.value:
                 continue
             chain.append((condition, source, place))

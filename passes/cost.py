@@ -119,7 +119,7 @@ def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable
     scores = [t.args[0] for t in rolls]
     rows = frozenset(a for s in scores for a in s.axes if a in axes)
     weighted = any(t.axes - rows for t in rolls)
-    heavy = weighted or any(t.op in FOLDS for t in postorder(scores))
+    heavy = weighted or any(t.folds for t in scores)
     return fold_schedules(axes, rows, rolls[0].attr, heavy, target)
 
 
@@ -129,6 +129,7 @@ def bytes_written(root: Term, axes: tuple[Axis, ...]) -> float:
     return float(sum(prod(a.size for a in axes[:n]) * t.dtype.bytes for t, n in found))
 
 
+@lru_cache(4096)
 def bytes_read(load: Term) -> float:
     """How many bytes of a buffer a load reads at all of its points."""
     _, index, shape = load.attr
@@ -182,9 +183,8 @@ def _parts(root: Term) -> _Parts:
         elif x.op in FOLDS:
             found.folds.append((around, x))
         else:
-            price = INSTRUCTIONS[x.op]
-            if x.op == "mod" and x.args[1].op == "const":
-                price = 4.0
+            known = x.op == "mod" and x.args[1].op == "const"
+            price = 4.0 if known else INSTRUCTIONS[x.op]
             key = (around, x.axes, x.dtype.bits)
             price *= 4.0 if x.dtype.name == "bfloat16" else 1.0
             found.prices[key] = found.prices.get(key, 0.0) + price
@@ -196,15 +196,15 @@ class _Counter:
 
     def __init__(self, schedule: Schedule, axes: tuple[Axis, ...], target: Target, work: Work):
         self.schedule, self.axes, self.target, self.work = schedule, axes, target, work
-        self.outer: tuple[Axis, ...] = ()
-        self.programs = 1.0
         self.levels: dict[Around, Level] = {}
 
     def run(self, term: Term, trips: float) -> None:
         """Add what `trips` programs do."""
         self.programs = trips
-        self.outer = tuple(sorted(term.axes - set(self.axes)))
-        last = top_level(self.schedule, self.axes, self.outer)
+        outer = tuple(sorted(term.axes - set(self.axes)))
+        # how many places of an axis one program passes through
+        self.lengths = dict.fromkeys(outer, 1) | {a: self.schedule.block(a) for a in self.axes}
+        last = top_level(self.schedule, self.axes, outer)
         last.data["trips"] = trips
         for name in self.schedule.order:
             axis = next(a for a in self.axes if a.name == name)
@@ -303,7 +303,9 @@ class _Counter:
         name, index, shape = term.attr
         spans = [self._span(e, n) for e, n in zip(index, shape, strict=True)]
         span = prod(spans) * term.dtype.bytes
-        stays = span <= self.target.near / 2 and all(self._length(a) == a.size for a in term.axes)
+        stays = span <= self.target.near / 2 and all(
+            self.lengths.get(a, a.size) == a.size for a in term.axes
+        )
         times = min(self.programs, self.target.units) if stays else self.programs
         if name in self.work.touched and span > self.target.near:  # it has not stayed
             self.work.again += span * times
@@ -315,22 +317,16 @@ class _Counter:
     def _span(self, expr: Expr, size: int) -> int:
         """How many places along a buffer's dimension one program reads."""
         if expr.data:  # anywhere: as many as there are indices
-            return max(1, min(size, prod(self._length(a) for a in expr.axes)))
+            return max(1, min(size, prod(self.lengths.get(a, a.size) for a in expr.axes)))
         total = 1
         for atom, c in expr.parts:
             if isinstance(atom, Axis):
-                length = self._length(atom)
+                length = self.lengths.get(atom, atom.size)
             else:
                 assert isinstance(atom, Quotient)
                 length = -(-self._span(atom.expr, 1 << 62) // atom.divisor)
             total += abs(c) * (length - 1)
         return max(1, min(size, total))
-
-    def _length(self, axis: Axis) -> int:
-        """How many places of an axis one program passes through."""
-        if axis in self.outer:
-            return 1
-        return self.schedule.block(axis) if axis in self.axes else axis.size
 
     def _reduce(self, term: Term, group: Around, around: Around) -> None:
         inner, level = self._level((*around, group[0])), self._level(around).home(term.axes)
@@ -347,8 +343,7 @@ class _Counter:
             self._count(level, self._vectors(bits, term.axes, level) * 8)
         inner.data["registers"] += vectors
         if term is group[-1]:  # all that share the loop
-            nested = any(t.op in FOLDS for t in postorder([body]))
-            self._count(inner, LOOP if nested else max(LOOP, LATENCY - inner.data["turn"]))
+            self._count(inner, LOOP if body.folds else max(LOOP, LATENCY - inner.data["turn"]))
             excess = inner.data["registers"] - self.target.registers
             if excess > 0 and not self.target.is_gpu:
                 self._count(inner, excess * SPILL)

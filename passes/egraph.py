@@ -6,8 +6,8 @@ graph.classes[graph.class_of[t]]     every way of computing t that was found
 
 from __future__ import annotations
 
-import json
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any, TypeVar
 
-import egglog as eg
 import ml_dtypes
 
 from ..dialect import DTYPES, DType
@@ -28,6 +30,7 @@ from .terms import Term, postorder
 Split = tuple[Axis, Axis, Axis]
 BINDERS = (*terms.FOLDS, "contract")  # the ops of nodes that bind an axis
 T = TypeVar("T")
+EGraph = Any  # egglog's
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 
 
@@ -75,7 +78,7 @@ class Saturated:
 
     classes: dict[str, list[ENode]]
     class_of: dict[Term, str]
-    graph: eg.EGraph
+    graph: EGraph
     report: dict = field(default_factory=dict)
 
     def follow(
@@ -158,7 +161,10 @@ def saturate(
         known.append(f"({relation} {' '.join(map(_axis, axes))})")
     rows = rules.searched(precision, without)
     with _graph(tuple(rows.values()), watch is not None) as graph:
-        tell(graph, *known)
+        # egglog compiles each command, and mends its tables after it: so not a fact at a time, but
+        # not all at once, for to compile many takes longer than in proportion
+        batches = [" ".join(known[n : n + 10]) for n in range(0, len(known), 10)]
+        tell(graph, *(f"(rule () ({facts}) :ruleset known)" for facts in batches), "(run known 1)")
 
         def read() -> Saturated:
             classes, named = _read(graph, order)
@@ -184,31 +190,51 @@ _KEPT = threading.Lock()
 
 
 @contextmanager
-def _graph(rows: tuple[rules.Rule, ...], alone: bool) -> Iterator[eg.EGraph]:
+def _graph(rows: tuple[rules.Rule, ...], alone: bool) -> Iterator[EGraph]:
     """An e-graph that knows the rules: a new one if it is to stay alone, or one kept for all, that
     is emptied at the end. To tell egglog the rules takes longer than most searches."""
     if alone:
         yield _declared.__wrapped__(rows)
         return
-    with _KEPT, _declared(rows) as graph:
-        yield graph
+    with _KEPT:
+        graph = _declared(rows)
+        tell(graph, "(push)")
+        try:
+            yield graph
+        finally:
+            tell(graph, "(pop)")
 
 
 @lru_cache(4)
-def _declared(rows: tuple[rules.Rule, ...]) -> eg.EGraph:
-    graph = eg.EGraph()
+def _declared(rows: tuple[rules.Rule, ...]) -> EGraph:
+    graph = _ENGINE.EGraph()
     tell(graph, rules.declarations(), *(row.ruleset for row in rows))
     return graph
 
 
-def tell(graph: eg.EGraph, *lines: str) -> list[Any]:
-    """What egglog answers to commands in its own words (as text, 20 times as fast)."""
+def _compiled_module(name: str = "egglog.bindings") -> ModuleType:
+    """egglog without the package around it, in which programs are written in Python: to import this
+    takes longer than most searches."""
+    if name not in sys.modules:
+        package = find_spec("egglog")
+        spec = PathFinder.find_spec(name, package and package.submodule_search_locations)
+        assert spec is not None and spec.loader is not None, "egglog is not installed"
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+_ENGINE = _compiled_module()
+
+
+def tell(graph: EGraph, *lines: str) -> list[Any]:
+    """What egglog answers to commands in its own words."""
     # each command keeps the text that it was parsed from
-    return graph._run_program(*(c for line in lines for c in graph._egraph.parse_program(line)))
+    return graph.run_program(*(c for line in lines for c in graph.parse_program(line)))
 
 
 def _run(
-    graph: eg.EGraph, names: Sequence[str], budget: Budget, watch: Watch | None
+    graph: EGraph, names: Sequence[str], budget: Budget, watch: Watch | None
 ) -> tuple[int, str, dict[str, list]]:
     """The number of iterations, why they ended, how often each rule matched, and its seconds."""
     work = {name: [0, 0.0] for name in names}
@@ -219,8 +245,7 @@ def _run(
         changed = False
         for name, step in steps.items():
             before = time.perf_counter()
-            (answer,) = tell(graph, f"(run-schedule {step})")
-            done = answer.report
+            done = tell(graph, f"(run-schedule {step})")[0].report
             passed = time.perf_counter() - before
             spent = done.search_and_apply_time_per_rule  # in whole units of one that varies
             total = sum(spent.values(), timedelta())
@@ -236,8 +261,7 @@ def _run(
                 return iteration + 1, f"time budget of {budget.seconds:g} s", work
         if not changed:
             return iteration + 1, "saturated", work
-        (answer,) = tell(graph, "(print-size)")
-        if sum(n for _, n in answer.sizes) > budget.nodes:
+        if sum(n for _, n in tell(graph, "(print-size)")[0].sizes) > budget.nodes:
             return iteration + 1, f"node budget of {budget.nodes}", work
         if _peak() - held > budget.megabytes:
             return iteration + 1, f"memory budget of {budget.megabytes:g} MB", work
@@ -266,12 +290,8 @@ JOINED = (
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def _name(axis: Axis) -> str:
-    return f"{axis.name}:{axis.size}"
-
-
 def _axis(axis: Axis) -> str:
-    return f'(axis "{_name(axis)}")'
+    return f'(axis "{axis.name}:{axis.size}")'
 
 
 def _known(
@@ -339,54 +359,49 @@ def encode(t: Term, number: dict[Term, int]) -> str:
 _OPS = {name: op for op, name in rules.EGGLOG.items()}
 
 
-def _read(graph: eg.EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dict[int, str]]:
-    nodes = json.loads(graph._serialize(n_inline_leaves=0).to_json())["nodes"]
+def _read(graph: EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dict[int, str]]:
+    tables, number, text = graph.freeze().functions, graph.value_to_i64, graph.value_to_string
+
+    def where(value: Any) -> str:
+        return f"Node-{number(value)}"  # a class is a number, kept as egglog keeps small integers
+
+    def read(function: str, row: Any) -> ENode:
+        op, given, attr = _OPS.get(function, function), row.inputs, None
+        if op == "leaf":
+            template = order[int(text(given[0]))]
+            return ENode(template.op, tuple(map(where, graph.value_to_vec(given[1]))), template)
+        if op == "real":
+            value = terms.constant(graph.value_to_f64(given[1]), DTYPES[text(given[0])])
+            return ENode("const", (), value)
+        if op in ("apply1", "apply2"):
+            op, _, attr = text(given[0]).partition(":")
+        elif op in BINDERS:
+            attr = axes[given[0]]
+        sorts = tables[function].input_sorts
+        below = [where(x) for x, sort in zip(given, sorts, strict=True) if sort == "Node"]
+        if op in ("add", "mul", "contract"):  # the e-graph holds both orders
+            below.sort()
+        return ENode(op, tuple(below), None, attr or None)
+
+    parts = [(row.output, *text(row.inputs[0]).split(":")) for row in tables["axis"].rows]
+    axes = {value: Axis(name, int(size)) for value, name, size in parts}
+    named = {number(row.inputs[0]): where(row.output) for row in tables["named"].rows}
     classes: dict[str, list[ENode]] = {}
-    named: dict[int, str] = {}
-    for name, node in nodes.items():
-        function = name.split("-", 2)[2]
-        if function == "named":
-            named[int(nodes[node["children"][0]]["op"])] = node["eclass"]
-        elif node["eclass"].startswith("Node-"):
-            made = _read_node(function, node, nodes, order)
-            if made is not None:
-                classes.setdefault(node["eclass"], []).append(made)
+    for function, table in tables.items():
+        computes = table.output_sort == "Node" and function not in ("named", "cut")
+        for row in table.rows if computes else ():
+            classes.setdefault(where(row.output), []).append(read(function, row))
     count = -1
     while count != len(classes):  # nodes of operands that have no way to be computed are dropped
         count = len(classes)
         for found in classes.values():
             found[:] = [n for n in found if all(c in classes for c in n.children)]
         classes = {where: found for where, found in classes.items() if found}
-    for where, found in classes.items():
+    for place, found in classes.items():
         found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
-        classes[where] = list(dict.fromkeys(found))
+        classes[place] = list(dict.fromkeys(found))
 
-    def below(where: str) -> list[str]:
-        return [child for node in classes[where] for child in node.children]
+    def below(place: str) -> list[str]:
+        return [child for node in classes[place] for child in node.children]
 
-    return {where: classes[where] for where in postorder(classes, children=below)}, named
-
-
-def _read_node(function: str, node: dict, nodes: dict, order: list[Term]) -> ENode | None:
-    """The node of a function of egglog; None for a `cut`, which computes nothing."""
-    given = [nodes[c] for c in node["children"]]
-    below = tuple(n["eclass"] for n in given if n["eclass"].startswith("Node-"))
-    op, attr = _OPS.get(function, function), None
-
-    def text(argument: dict) -> str:
-        return json.loads(argument["op"])
-
-    if op == "leaf":
-        template = order[int(text(given[0]))]
-        data = tuple(nodes[c]["eclass"] for c in given[1]["children"])
-        return ENode(template.op, data, template)
-    if op == "real":
-        return ENode("const", (), terms.constant(float(given[1]["op"]), DTYPES[text(given[0])]))
-    if op in ("apply1", "apply2"):
-        op, _, attr = text(given[0]).partition(":")
-    if op in BINDERS:
-        name, _, size = text(nodes[given[0]["children"][0]]).partition(":")
-        attr = Axis(name, int(size))
-    if op in ("add", "mul", "contract"):  # the e-graph holds both orders
-        below = tuple(sorted(below))
-    return ENode(op, below, None, attr or None) if op != "cut" else None
+    return {place: classes[place] for place in postorder(classes, children=below)}, named

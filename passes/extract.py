@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial, reduce
 from itertools import compress, product
 from math import prod
+from operator import or_
 from typing import TypeVar
 
 from ..dialect.errors import CompileError
@@ -58,8 +59,6 @@ def splittable(roots: Sequence[Term], target: Target) -> list[Split]:
 
 def _blocks(leaf: Term) -> Iterator[tuple[Axis, int]]:
     """Axes that a term reads through a quotient, and the sizes of the blocks."""
-    if leaf.args:
-        return
     for expr in leaf.indices:
         for atom, _ in expr.parts:
             if isinstance(atom, Quotient) and len(atom.expr.parts) == 1:
@@ -89,7 +88,7 @@ class _Guess:
     way: _Cheapest | None = None  # in which it runs, if it is one value's
     rolls: bool = False  # whether it has rolling sums
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The buffers that it stores."""
         return [name for name, _ in self.key]
@@ -111,6 +110,7 @@ class _Guess:
 
 
 K = TypeVar("K", Chosen, _Guess)
+Joining = Callable[[K, K], K | None]  # two kernels as one, if they can be
 
 
 @dataclass
@@ -144,22 +144,21 @@ class Extractor:
                     size = cost.bytes_read(node.template)
                     self.bytes[node.loaded] = max(self.bytes[node.loaded], size)
         self.reaches = self.graph.follow(  # loads, however deep below
-            0,
-            lambda n, below: reduce(int.__or__, below, self.bit.get(n.loaded or "", 0)),
-            int.__or__,
+            0, lambda n, below: reduce(or_, below, self.bit.get(n.loaded or "", 0)), or_
         )
         self.axes = {where: axes or frozenset() for where, axes in self.graph.axes.items()}
         free = {name: self.bit[name] for name, value in self.candidates.items() if value.free}
         self.free = sum(free.values())
         self._folded = sum(b for n, b in free.items() if self.candidates[n].folds)
-        self._visible, self._cheapest = cache(self._find_visible), cache(partial(_Cheapest, self))
+        self._visible, self._nearest = cache(self._find_visible), cache(self._find_nearest)
+        self._cheapest = cache(partial(_Cheapest, self))
         self._guess, self._kernel = cache(self._make_guess), cache(self._make_kernel)
+        self._both = cache(self._guess_as_one)
 
     def run(self) -> list[list[Chosen]]:
         """The best sets of kernels that were found, the best first; producers before consumers."""
         with deep_recursion():
-            free = {c.name for c in self.candidates.values() if c.free}
-            fixed = set(self.outputs) | free
+            fixed = {*self.outputs, *(c.name for c in self.candidates.values() if c.free)}
             choice = [name for name in self.candidates if name not in fixed]
             if len(choice) <= EXACT:
                 self.stopped = "all sets were looked at"
@@ -193,9 +192,8 @@ class Extractor:
         """Price a set and remember it, if it is among the best."""
         _, kernels = self._total(kept, self._kernel, self._as_one)
         early = self.early.union(name for k in kernels if k.free for name in k.names)
-        seconds = sum(
-            packed(k, early, self.target, self.strict).total for k in kernels if not k.free
-        )
+        ways = [packed(k, early, self.target, self.strict) for k in kernels if not k.free]
+        seconds = sum(way.total for way in ways)
         if all(kernels != other for _, other in self.best):
             self.best = sorted([*self.best, (seconds, kernels)], key=lambda pair: pair[0])
             del self.best[self.count :]
@@ -240,15 +238,12 @@ class Extractor:
     def _guess_total(self, kept: set[str]) -> float:
         """About the seconds of a set, without looking at schedules; it is noted for later."""
         self.tried += 1
-        seconds, parts = self._total(kept, self._guess, self._guess_as_one)
+        seconds, parts = self._total(kept, self._guess, self._both)
         self._guessed.setdefault(tuple(part.key for part in parts), (seconds, kept))
         return seconds
 
     def _total(
-        self,
-        kept: set[str],
-        make: Callable[[str, int], K],
-        as_one: Callable[[K, K], K | None],
+        self, kept: set[str], make: Callable[[str, int], K], as_one: Joining[K]
     ) -> tuple[float, list[K]]:
         """The kernels that the outputs need, producers before consumers, and their seconds."""
         # a value may be read by those after it only: two equal values never wait for each other
@@ -271,18 +266,25 @@ class Extractor:
     def _find_visible(self, root: str, allowed: int) -> int:
         """The allowed buffers that a term of this class meets; they hide what lies behind them."""
         found, stack, seen = 0, [root], {root}
+        hiding = self.given | allowed & ~self.free
         while stack:
             where = stack.pop()
-            here = self.loads[where] & allowed
-            found |= here
-            if here & ~self.free or self.loads[where] & self.given:
-                continue
-            for node in self.graph.classes[where]:
-                for child in node.children:
-                    if child not in seen and self.reaches[child] & allowed:
-                        seen.add(child)
-                        stack.append(child)
+            found |= self.loads[where] & allowed
+            if not self.loads[where] & hiding:
+                new = [c for c in self._nearest(where) if self.reaches[c] & allowed]
+                stack += [c for c in new if c not in seen]
+                seen.update(new)
         return found
+
+    def _find_nearest(self, root: str) -> list[str]:
+        """The classes below that load candidates, and are met before any other that loads."""
+
+        def below(where: str) -> list[str]:
+            ends = where != root and self.loads[where]
+            return [] if ends else [c for n in self.graph.classes[where] for c in n.children]
+
+        met = postorder([root], children=below)
+        return [where for where in met if where != root and self.loads[where] & ~self.given]
 
     def _ways(self, name: str, mask: int, vectors: Sequence[Axis | None]) -> list[_Guess]:
         """How a kernel may run, the cheapest first: along which axis it is vectorised, and whether
@@ -337,37 +339,34 @@ class Extractor:
         return Chosen(a.name, axes, term, schedule, seconds, False, parts)
 
 
-def _merged(kernels: Sequence[K], as_one: Callable[[K, K], K | None]) -> list[K]:
+def _merged(kernels: Sequence[K], as_one: Joining[K]) -> list[K]:
     """The kernels, those of a call that share what they read as one where `as_one` gives one.
 
     A kernel goes to the place of an earlier one, if all that it reads is there by then.
     """
     found: list[K] = []
-    made = {name for kernel in kernels for name in kernel.names}
+    place: dict[str, int] = {}  # of the kernel that stores each value
     for kernel in kernels:
         reads = set(kernel.reads)
-        late = made & reads
-        for n, other in enumerate(found):
-            alone = late or kernel.free or other.free or reads.isdisjoint(other.reads)
-            both = None if alone else as_one(other, kernel)
-            if both is not None:
-                found[n] = both
-                break
-            late.difference_update(other.names)
-        else:
-            found.append(kernel)
+        first = 1 + max((place[name] for name in reads if name in place), default=-1)
+        tried = [] if kernel.free else range(first, len(found))
+        near = (n for n in tried if not (found[n].free or reads.isdisjoint(found[n].reads)))
+        joined = ((n, both) for n in near if (both := as_one(found[n], kernel)) is not None)
+        n, made = next(joined, (len(found), kernel))
+        found[n : n + 1] = [made]
+        place.update(dict.fromkeys(kernel.names, n))
     return found
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """A node with what it costs itself, the buffer that it loads (a bit), and how often each of its
-    operands is computed for it."""
+    """A node with what it costs itself, the buffer that it loads (a bit), and of each operand how
+    often it is computed for it and which buffers it reaches."""
 
     own: float
     node: ENode
     buffer: int
-    again: tuple[float, ...]
+    operands: tuple[tuple[str, float, int], ...]
 
 
 _Way = tuple[float, _Priced]  # the best one found to compute a class, and its cost as a tree
@@ -388,7 +387,8 @@ class _Cheapest:
         self.rolls = rolls  # whether a sum is a rolling one where it can be
         self.target = extractor.target
         self.vector = vector
-        self.prices: dict[str, list[_Priced]] = {}
+        self.again, self.times = cache(self._again), cache(self._times)
+        self.priced = cache(self._find_priced)
         self.memo: dict[tuple[str, int], _Way | None] = {}
         self.built: dict[tuple[str, int], Term] = {}
         self.open: dict[tuple[str, int], int] = {}  # what is being looked at, and how deep
@@ -408,18 +408,17 @@ class _Cheapest:
         value, allowed = search.candidates[name], mask | search.given
         times: dict[str, float] = {}
         costs: dict[str, float] = {}
-        stack, loads, nodes = [(value.where, 1.0)], 0, []
+        stack, loads, made = [(value.where, 1.0, search.reaches[value.where])], 0, {}
         while stack:
-            where, often = stack.pop()
+            where, often, reach = stack.pop()
             if often > times.get(where, 0.0):
-                way = memo.get((where, allowed & search.reaches[where]))
-                _, found = way or self._found(where, allowed)
+                _, found = memo.get((where, allowed & reach)) or self._found(where, allowed)
                 times[where] = often
                 costs[where] = found.own * often
                 loads |= found.buffer
-                nodes.append(found.node)
-                children = zip(found.node.children, found.again, strict=True)
-                stack += [(c, often * n) for c, n in children]
+                made[where] = found.node
+                stack += [(c, often * n, reach) for c, n, reach in found.operands]
+        nodes = made.values()
         stored = float(value.points * value.dtype.bytes)
         folds = frozenset(n.attr for n in nodes if n.op in BINDERS)
         scores = [search.axes[n.children[0]] for n in nodes if n.op in ROLLING]
@@ -444,20 +443,19 @@ class _Cheapest:
             return None
         depth = self.open[key] = len(self.open)
         above, self.cycle = self.cycle, 1 << 30
-        best: _Way | None = None
+        best, least = None, float("inf")
         held = self.extractor.loads[where] & allowed & ~self.extractor.free  # read it, if it is
-        for priced in self._priced(where):
+        for priced in self.priced(where):
             if priced.buffer & ~allowed or (held and not priced.buffer):
                 continue
             total = priced.own
-            for child, often in zip(priced.node.children, priced.again, strict=True):
-                way = self._best(child, allowed)
-                if way is None:
+            for child, often, reach in priced.operands:
+                if total >= least:
                     break
-                total += way[0] * often
-            else:
-                if best is None or total < best[0]:
-                    best = total, priced
+                way = self.memo.get((child, allowed & reach)) or self._best(child, allowed)
+                total = total + way[0] * often if way is not None else least
+            if total < least:
+                least, best = total, (total, priced)
         del self.open[key]
         if self.cycle >= depth:  # what was left out for a cycle through others is not remembered
             self.memo[key] = best
@@ -466,14 +464,13 @@ class _Cheapest:
             self.cycle = min(self.cycle, above)
         return best
 
-    def _priced(self, where: str) -> list[_Priced]:
+    def _find_priced(self, where: str) -> list[_Priced]:
         """The nodes of a class with what each costs."""
-        if where not in self.prices:
-            nodes = self.extractor.graph.classes[where]
-            if self.rolls and any(n.op in ROLLING for n in nodes):
-                nodes = [n for n in nodes if n.op in ROLLING or n.loaded is not None]
-            self.prices[where] = [self._price(n, where) for n in nodes]
-        return self.prices[where]
+        if not self.rolls:
+            return [self._price(node, where) for node in self.extractor.graph.classes[where]]
+        found = self.extractor._cheapest(self.vector, False).priced(where)
+        rolling = any(p.node.op in ROLLING for p in found)
+        return [p for p in found if not rolling or p.buffer or p.node.op in ROLLING]
 
     def _price(self, node: ENode, where: str) -> _Priced:
         below = [self.extractor.axes[child] for child in node.children]
@@ -484,8 +481,10 @@ class _Cheapest:
         if node.op in ROLLING:  # for each block of its rows a loop of its own
             again = [prod(max(1.0, a.size / BLOCK) for a in below[0] - axes) for axes in below]
         else:
-            again = [self._again(around, axes) for axes in below]
-        return _Priced(own, node, self.extractor.bit.get(node.loaded or "", 0), tuple(again))
+            again = [self.again(around, axes) for axes in below]
+        reaches = [self.extractor.reaches[child] for child in node.children]
+        operands = tuple(zip(node.children, again, reaches, strict=True))
+        return _Priced(own, node, self.extractor.bit.get(node.loaded or "", 0), operands)
 
     def _again(self, around: frozenset[Axis], axes: frozenset[Axis]) -> float:
         """How often an operand with these axes is computed where it is read."""
@@ -493,31 +492,30 @@ class _Cheapest:
             return 1.0  # before the loops
         times = prod(max(1.0, a.size / self._tile(a)) for a in around - axes)
         # where what reads it is a vector of another axis, its own places come one by one
-        return (
-            times * self.target.lanes(32) if self._vector_axis(around) in around - axes else times
-        )
+        apart = self._vector_axis(around) in around - axes
+        return times * self.target.lanes(32) if apart else times
 
     def _own_price(self, node: ENode, axes: frozenset[Axis]) -> float:
         if node.op == "contract":
-            return self._times(axes) * 1.2
+            return self.times(axes) * 1.2
         if node.op in ROLLING:
             if node.op == "scatter":
                 axes = axes - self.extractor.axes[node.children[2]]
             rolls = node.op in ("roll", "part")
-            scores = self._times(self.extractor.axes[node.children[0]])
+            scores = self.times(self.extractor.axes[node.children[0]])
             inside = INSTRUCTIONS["exp2"] if rolls else 2.0
-            return self._times(axes) * (1.2 if rolls else 1.8) + scores * inside
+            return self.times(axes) * (1.2 if rolls else 1.8) + scores * inside
         term = node.template
         if term is None or term.op != "load":
-            return self._times(axes) * INSTRUCTIONS.get(node.op, 1.0)
+            return self.times(axes) * INSTRUCTIONS.get(node.op, 1.0)
         wide = self._vector_axis(axes)
         spread = self.vector is not None and wide != self.vector  # one element for a whole vector
         lanes = self.target.lanes(32)
         row = wide is None or spread or contiguous_along(term.attr[1], wide, lanes)
         if row and not term.outside:
-            return self._times(axes) * cost.VECTOR_LOAD
+            return self.times(axes) * cost.VECTOR_LOAD
         each = cost.SCALAR_LOAD * 2 + cost.CLAMP * term.outside
-        return self._times(axes) * each * self.target.lanes(term.dtype.bits)
+        return self.times(axes) * each * self.target.lanes(term.dtype.bits)
 
     def _vector_axis(self, axes: frozenset[Axis]) -> Axis | None:
         if self.target.is_gpu:

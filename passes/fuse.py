@@ -33,6 +33,20 @@ SCHEDULE = "dodeca.schedule"
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A search makes many small objects that live as long as it does: looking for garbage among
+    them is a third of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def choices(
     module: ir.Operation, target: Target, precision: str, without: Collection[str], count: int
 ) -> list[tuple[Program, list[dict]]]:
@@ -52,9 +66,8 @@ def choices(
         if region.key not in solved:
             form = "\n".join(region.form)
             begin = begins.get(form, frozenset())
-            with _collector_paused():
-                solved[region.key] = _solve(region, target, precision, without, count, begin)
-            found = solved[region.key]
+            found = _solve(region, target, precision, without, count, begin)
+            solved[region.key] = found
             begins[form] = frozenset(name for kernel in found[0][0] for name in kernel.names)
     returned = set(block.operations[len(block.operations) - 1].operands)
     between = {v for region, _ in regions for v in region.outputs}
@@ -76,19 +89,6 @@ def choices(
             reports.append({**solved[region.key][1], **known})
         made.append((chosen, reports))
     return made
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A search makes many small objects that live as long as it does: looking for garbage among
-    them is a third of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 # --- one region ---------------------------------------------------------------------------------
@@ -116,9 +116,8 @@ def _solve(
     graph = saturate(roots, equal, precision, Budget(), without, splits=splits, early=free)
     found = _candidates(region, whole, graph, folds)
     found = useful(graph, derived_candidates(graph, found, free, _largest(region)), outputs)
-    extractor = Extractor(
-        graph, found, outputs, target, inputs, free, precision == "strict", count, begin
-    )
+    strict = precision == "strict"
+    extractor = Extractor(graph, found, outputs, target, inputs, free, strict, count, begin)
     sets = extractor.run()
     report = {"operations": len(region.operations), **graph.report}
     return sets, report | {"sets tried": extractor.tried, "search": extractor.stopped}

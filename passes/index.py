@@ -164,8 +164,12 @@ class Expr:
 
     def coefficient(self, axis: Axis) -> int | None:
         """The factor of `axis` if the value is linear in it, None if it also occurs elsewhere."""
-        others = Expr(0, tuple(part for part in self.parts if part[0] != axis))
-        return None if axis in others.axes else dict(self.parts).get(axis, 0)
+        return None if axis in self._hidden else dict(self.parts).get(axis, 0)
+
+    @cached_property
+    def _hidden(self) -> frozenset[Axis]:
+        """The axes inside quotients and data."""
+        return Expr(0, tuple(part for part in self.parts if not isinstance(part[0], Axis))).axes
 
 
 def _combine(constant: int, parts: Iterable[tuple[Atom, int]]) -> Expr:

@@ -133,10 +133,8 @@ def _moved(
         axes = tuple(Axis(f"d{i}", a.size) for i, a in enumerate(old))
         term = terms.at(term, {a: of_axis(d) for a, d in zip(old, axes, strict=True)})
     seconds, schedule = cost.cheapest(term, axes, target, strict)
-    free = kernel.free
-    return replace(
-        kernel, axes=axes, term=term, schedule=schedule, seconds=0.0 if free else seconds
-    )
+    seconds = 0.0 if kernel.free else seconds
+    return replace(kernel, axes=axes, term=term, schedule=schedule, seconds=seconds)
 
 
 def _wanted(kernel: Chosen) -> Iterator[tuple[str, Order]]:

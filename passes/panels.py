@@ -19,7 +19,7 @@ from .index import Axis, of_axis
 from .loops import standing
 from .schedule import Schedule, schedules
 from .targets import Target
-from .terms import Term, postorder
+from .terms import Term
 
 WIDTHS = (2, 4, 8)  # vectors side by side in a panel
 
@@ -53,7 +53,7 @@ class Chosen:
     @cached_property
     def reads(self) -> list[str]:
         """The buffers that it loads, in order of first use."""
-        return list(dict.fromkeys(t.attr[0] for t in postorder([self.term]) if t.op == "load"))
+        return list(dict.fromkeys(t.attr[0] for t in self.term.loads))
 
 
 def packed(kernel: Chosen, early: Collection[str], target: Target, strict: bool) -> Chosen:
@@ -73,6 +73,7 @@ def _ways(
     lanes = target.lanes(plain.dtype.bits)
     for vector in kernel.axes:
         loads = list(_packable(plain, kernel.axes, vector, early))
+        ways: list[Schedule] = []  # along the vector axis: the same for panels of every width
         for width in (n * lanes for n in WIDTHS if loads and vector.size % (n * lanes) == 0):
             known, copies = dict[Term, Term](), list[Chosen]()
             for load, folded in loads:
@@ -85,12 +86,10 @@ def _ways(
                 known[load] = terms.load(copy.name, index, shape, load.dtype)
                 copies.append(copy)
             term = terms.at(plain, {}, known)
-            options = [
-                (cost.estimate(term, kernel.axes, s, target), s)
-                for form, axes in forms(term, kernel.axes)
-                for s in schedules(axes, form, target, strict)
-                if s.vector == vector.name and s.tile(vector) == width
-            ]
+            every = () if ways else forms(term, kernel.axes)
+            ways += [s for form, axes in every for s in schedules(axes, form, target, strict)]
+            wide = [s for s in ways if (s.vector, s.tile(vector)) == (vector.name, width)]
+            options = [(cost.estimate(term, kernel.axes, s, target), s) for s in wide]
             for taken, schedule in sorted(options, key=lambda pair: pair[0])[:1]:
                 made = {"term": term, "schedule": schedule, "seconds": taken}
                 found.append(replace(kernel, **made, copies=tuple(copies)))

@@ -19,7 +19,7 @@ from typing import Any
 from .index import Axis, Expr, of_axis, substitute
 from .loops import goes_on
 from .schedule import Schedule
-from .terms import FOLDS, Term, postorder
+from .terms import Term
 
 
 @dataclass(eq=False)
@@ -113,7 +113,7 @@ def contiguous_along(index: tuple[Expr, ...], axis: Axis, step: int = 1) -> bool
 def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
     """A reduction is vectorised along its own axis unless its body is a vector already."""
     body = term.args[0]
-    if not schedule.reassociate or any(t.op in FOLDS for t in postorder([body])):
+    if not schedule.reassociate or body.folds:
         return 1  # a fold inside is vectorised along its axis
     lanes = schedule.lanes
     own = {a: tile for a, tile in level.tiles.items() if a in body.axes}

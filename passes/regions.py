@@ -44,7 +44,7 @@ class Region:
         """Equal for regions that do the same on tensors of other sizes."""
         return [f"{op.name} {[self.names[x] for x in op.operands]}" for op in self.operations]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Text that is equal for regions that differ in the names of values only."""
         lines = [f"{v.type} {v in self.prepared}" for v in self.inputs]

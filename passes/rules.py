@@ -35,7 +35,8 @@ OPERANDS |= {"contract": "j x y", "cut": "x j"}
 EGGLOG = {"add": "sum_of", "mul": "product_of", "sum": "sum_over", "max": "max_over"}
 
 SCHEMA = """
-(sort Axis) (sort Axes (Set Axis)) (sort Node) (sort Nodes (Vec Node)) (ruleset analysis)
+(sort Axis) (sort Axes (Set Axis)) (sort Node) (sort Nodes (Vec Node))
+(ruleset analysis) (ruleset known)      ; what follows of a fact, and what is known at the start
 (constructor axis (String) Axis)
 (constructor named (i64) Node)         ; the class of a term that was put in
 (constructor leaf (String Nodes) Node) ; a term without operands, and what its index reads
@@ -298,5 +299,5 @@ def declarations() -> str:
         (f"(factor_in j w) (= w {_text('x + y')})", "(factor_in j x)"),
         (f"(= w {_text('x * y')}) (early x) (early y)", "(early w)"),
     ]
-    told += [f"(rule ({facts}) ({then}) :ruleset analysis)" for facts, then in follows]
-    return "\n".join([SCHEMA, *told])
+    rows = [f"(rule ({f}) ({t}) :ruleset analysis)" for f, t in follows]
+    return "\n".join([SCHEMA, *told, *rows])

@@ -37,10 +37,10 @@ class Schedule:
         return tuple(name for name, _ in self.tiles)
 
     def tile(self, axis: Axis) -> int:
-        return dict(self.tiles).get(axis.name, 1)
+        return next((n for name, n in self.tiles if name == axis.name), 1)
 
     def block(self, axis: Axis) -> int:
-        return dict(self.blocks).get(axis.name, 1)
+        return next((n for name, n in self.blocks if name == axis.name), 1)
 
     def programs(self, axes: tuple[Axis, ...]) -> int:
         """The size of the grid."""
@@ -52,7 +52,7 @@ def schedules(
 ) -> Iterator[Schedule]:
     """The schedules that are worth looking at, generated from the kernel's shape."""
     for found in dict.fromkeys(_all(axes, root, target, 4 * target.units)):
-        yield replace(found, reassociate=not strict)
+        yield replace(found, reassociate=False) if strict else found
 
 
 def step_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
@@ -147,7 +147,7 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
 
 def _across(axes: tuple[Axis, ...], root: Term, vector: Axis) -> list[Axis]:
     """Other axes along which what is loaded for a vector lies contiguous."""
-    loads = [t for t in postorder([root]) if t.op == "load" and vector in t.axes]
+    loads = [t for t in root.loads if vector in t.axes]
     last = [e for t in loads for e in t.attr[1][-1:] if not e.coefficient(vector)]
     return [a for a in axes if a is not vector and any(e.coefficient(a) == 1 for e in last)]
 
@@ -167,8 +167,7 @@ def _turning(
 
 def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
     """Axes along which some buffer, or the result, lies contiguous."""
-    loads = [t for t in postorder([root]) if t.op == "load" and t.attr[1]]
-    last = [a for t in loads for a in t.attr[1][-1].axes]
+    last = [a for t in root.loads if t.attr[1] for a in t.attr[1][-1].axes]
     return [a for a in axes if a.size > 1 and (a is axes[-1] or a in last)]
 
 
@@ -197,7 +196,7 @@ def _scheduled(
         tiles[vector] = min(vector.size, width)
         if tiles[vector] > lanes:  # other lengths than powers of two take LLVM long to handle
             tiles[vector] = 1 << (tiles[vector].bit_length() - 1)
-    loads = [t for t in postorder(inside) if t.op == "load" and vector in t.axes]
+    loads = [t for fold in inside for t in fold.loads if vector in t.axes]
     others = [a for a in axes if a is not vector and a.size > 1]
     others.sort(key=lambda a: any(a not in t.axes for t in loads))  # what shares loads, last
     if rows > 1 and others:

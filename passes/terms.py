@@ -44,12 +44,14 @@ class Term:
     expression); const: its canonical text; a fold: its axis; results: the rank of each.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "args", "attr", "axes", "dtype", "op")
-
     def __init__(self, op: str, args: tuple[Term, ...], attr: Any, dtype: DType):
         self.op, self.args, self.attr, self.dtype = op, args, attr, dtype
         axes = frozenset[Axis]().union(*(part.axes for part in (*args, *self.indices)))
         self.axes = axes - {attr} if op in FOLDS else axes
+        # the operands, and the terms that index expressions read
+        data = (term for expr in self.indices for term in expr.data)
+        self.children: tuple[Term, ...] = tuple(dict.fromkeys((*args, *data)))
+        self.folds: bool = op in FOLDS or any(c.folds for c in self.children)  # or one inside does
 
     @property
     def indices(self) -> tuple[Expr, ...]:
@@ -66,17 +68,16 @@ class Term:
         _, index, shape = self.attr
         return sum(e.range[0] < 0 or e.range[1] >= n for e, n in zip(index, shape, strict=True))
 
-    @cached_property
-    def children(self) -> tuple[Term, ...]:
-        """The operands, and the terms that index expressions read."""
-        data = (term for expr in self.indices for term in expr.data)
-        return tuple(dict.fromkeys((*self.args, *data)))
-
     @property
     def value(self) -> Any:
         """The number of a `const`."""
         assert self.op == "const"
         return parse_constant(self.attr, self.dtype)
+
+    @cached_property
+    def loads(self) -> list[Term]:
+        """The loads in it, in order."""
+        return [t for t in postorder([self]) if t.op == "load"]
 
     @cached_property
     def digest(self) -> str:
@@ -318,15 +319,15 @@ def apply(op: str, *args: Term) -> Term:
     row = PRIMITIVES[op]
     kind = args[0].dtype
     result = DTYPES["bool"] if row.gives_bool else kind
-    if all(a.op == "const" for a in args):
-        arrays = [np.asarray(a.value, a.dtype.numpy).reshape(1) for a in args]
-        with np.errstate(all="ignore"):
-            return constant(primitive(op, kind, arrays)[0], result)
     for x, y in (args, args[::-1]) if row.commutative else ():
         if y.op == "const" and y.value == row.identity and not (op == "add" and kind.is_float):
             return x
         if y.op == "const" and not y.value and op == "mul" and kind.name == "bool":
             return y
+    if all(a.op == "const" for a in args):
+        arrays = [np.asarray(a.value, a.dtype.numpy).reshape(1) for a in args]
+        with np.errstate(all="ignore"):
+            return constant(primitive(op, kind, arrays)[0], result)
     if op == "less_than" and (order := _order(*args)) is not None:
         return order
     if row.commutative and args[1].digest < args[0].digest:
@@ -431,15 +432,14 @@ def postorder(
     """All that is below the roots once, children before parents; none where the walk `ends`."""
     seen: set[N] = set()
     order: list[N] = []
-    stack = [(x, False) for x in reversed([*roots])]
+    stack: list[N | None] = [*reversed([*roots])]
     while stack:
-        x, done = stack.pop()
-        if done:
-            order.append(x)
+        x = stack.pop()
+        if x is None:  # all below the one before is in order
+            order.append(stack.pop())  # pyright: ignore[reportArgumentType]
         elif x not in seen and not (ends and ends(x)):
             seen.add(x)
-            stack.append((x, True))
-            stack.extend([(c, False) for c in children(x)][::-1])
+            stack += x, None, *[*children(x)][::-1]
     return order
 
 

@@ -86,10 +86,9 @@ def kernel_schedule(
     return cost.cheapest(terms.rolled(kernel.term), kernel.axes, target, strict)[1]
 
 
-def tile(function: ir.Operation, target: Target, precision: str) -> ir.Module:
+def tile(function: ir.Operation, kernel: KernelTerm, target: Target, precision: str) -> ir.Module:
     """The tile program of one kernel function, in a module of its own."""
     with function.context, function.location:
-        kernel = read_kernel(function)
         schedule = kernel_schedule(function, kernel, target, precision == "strict")
         term, axes = shaped(kernel.term, kernel.axes, schedule.names)
         kernel = replace(kernel, term=term, axes=axes)

@@ -17,10 +17,8 @@ from itertools import islice, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import egglog as eg
-
 from ..passes import egraph, rules, terms
-from ..passes.egraph import Budget, Saturated, Split, saturate
+from ..passes.egraph import Budget, EGraph, Saturated, Split, saturate
 from ..passes.index import Axis, of_axis
 from ..passes.rules import TABLE, Rule
 from ..passes.terms import Term
@@ -107,7 +105,7 @@ class Search:
     """
 
     numbers: Numbers
-    graph: eg.EGraph | None = None
+    graph: EGraph | None = None
 
     def __init__(self, question: Question, without: Collection[str] = ()):
         self.question = question
@@ -131,16 +129,16 @@ class Search:
             self.graph = self._begin(read())
         self._after(self.graph, self.allowed[rule], iteration)
 
-    def _begin(self, state: Saturated) -> eg.EGraph:
+    def _begin(self, state: Saturated) -> EGraph:
         """Number the terms that were put in; the e-graph."""
         self.numbers = Numbers(state.class_of)
         return state.graph
 
-    def _after(self, graph: eg.EGraph, rule: Rule, iteration: int) -> None:
+    def _after(self, graph: EGraph, rule: Rule, iteration: int) -> None:
         if any(_computes(law.right) for law in laws_of(rule)):
             self._round(graph, Snapshot.of(graph))
 
-    def _round(self, graph: eg.EGraph, now: Snapshot) -> list[tuple[Made, Made]]:
+    def _round(self, graph: EGraph, now: Snapshot) -> list[tuple[Made, Made]]:
         """Join numbers with what they are in their dtype; those that were not joined yet."""
         found = [pair for pair in now.unrounded() if now.find(pair[0]) != now.find(pair[1])]
         for pair in found:
@@ -164,7 +162,7 @@ class Trace(Search):
             self.equations.append(new)
             self.closure.join(new.left, new.right, len(self.equations) - 1)
 
-    def _begin(self, state: Saturated) -> eg.EGraph:
+    def _begin(self, state: Saturated) -> EGraph:
         """The terms that were put in, and what was joined before any rule."""
         super()._begin(state)
         self.closure = Closure(self.numbers.pool)
@@ -182,7 +180,7 @@ class Trace(Search):
                     self._join(Equation("cut", None, None, cut, number(part)))
         return state.graph
 
-    def _after(self, graph: eg.EGraph, rule: Rule, iteration: int) -> None:
+    def _after(self, graph: EGraph, rule: Rule, iteration: int) -> None:
         """The places where a rule holds, as equations; `commute` has none, for operands are in no
         order here."""
         if rule.name != "commute":

@@ -16,10 +16,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import egglog as eg
-
 from ..dialect import DTYPES
 from ..passes import rules, terms
+from ..passes.egraph import EGraph
 from ..passes.rules import Rewrite, Rule
 from .closure import Made, Pool
 
@@ -155,9 +154,9 @@ class Snapshot:
     marked: Mapping[str, list[tuple[Any, ...]]]
 
     @staticmethod
-    def of(graph: eg.EGraph) -> Snapshot:
+    def of(graph: EGraph) -> Snapshot:
         """Read what egglog writes for its pictures; it says nothing else about where nodes are."""
-        nodes = json.loads(graph._serialize(n_inline_leaves=0).to_json())["nodes"]
+        nodes = json.loads(graph.serialize([]).to_json())["nodes"]
         classes: dict[Made, str] = {}
         marked: dict[str, list[tuple[Any, ...]]] = {}
         for name, node in nodes.items():
