@@ -17,6 +17,7 @@ from hashlib import blake2b
 from mlir import ir
 from mlir.dialects import func
 
+from . import engine as engine  # before what needs egglog: it loads no more than that
 from .dialect import PRIMITIVES
 from .dialect.ops import entry_function
 from .passes import terms

@@ -24,6 +24,7 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import func
 
+from . import engine as engine  # before what needs egglog: it loads no more than that
 from .dialect import DType
 from .dialect.interpreter import Interpreter, evaluate
 from .dialect.ops import TensorType, context, entry_function

@@ -32,7 +32,7 @@ def forms(root: Term, axes: tuple[Axis, ...]) -> tuple[Kernel, ...]:
     found = [(root, axes)]
     for n in range(1, len(axes)):
         places = _places(root, axes, n)
-        if places and None in places.values() and axes[n].size < SHORT and _folds(root):
+        if places and None in places.values() and axes[n].size < SHORT and root.folds:
             found.append(_joined(root, axes, n))
     return tuple(found)
 
@@ -46,10 +46,6 @@ def shaped(root: Term, axes: tuple[Axis, ...], names: tuple[str, ...]) -> Kernel
             raise CompileError(f"no form of a kernel over {known} has the axes {', '.join(names)}")
         root, axes = _joined(root, axes, n)
     return root, axes
-
-
-def _folds(root: Term) -> bool:
-    return any(t.op in terms.REDUCTIONS for t in postorder([root]))
 
 
 def _places(root: Term, axes: tuple[Axis, ...], n: int) -> dict[str, int | None] | None:

@@ -7,7 +7,6 @@ graph.classes[graph.class_of[t]]     every way of computing t that was found
 from __future__ import annotations
 
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,12 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType
 from typing import Any, TypeVar
 
 import ml_dtypes
+from egglog.bindings import EGraph
 
 from ..dialect import DTYPES, DType
 from . import rules, terms
@@ -30,7 +27,6 @@ from .terms import Term, postorder
 Split = tuple[Axis, Axis, Axis]
 BINDERS = (*terms.FOLDS, "contract")  # the ops of nodes that bind an axis
 T = TypeVar("T")
-EGraph = Any  # egglog's
 Watch = Callable[..., None]  # watch(rule, iteration, read=...)
 
 
@@ -207,24 +203,9 @@ def _graph(rows: tuple[rules.Rule, ...], alone: bool) -> Iterator[EGraph]:
 
 @lru_cache(4)
 def _declared(rows: tuple[rules.Rule, ...]) -> EGraph:
-    graph = _ENGINE.EGraph()
+    graph = EGraph()
     tell(graph, rules.declarations(), *(row.ruleset for row in rows))
     return graph
-
-
-def _compiled_module(name: str = "egglog.bindings") -> ModuleType:
-    """egglog without the package around it, in which programs are written in Python: to import this
-    takes longer than most searches."""
-    if name not in sys.modules:
-        package = find_spec("egglog")
-        spec = PathFinder.find_spec(name, package and package.submodule_search_locations)
-        assert spec is not None and spec.loader is not None, "egglog is not installed"
-        sys.modules[name] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-_ENGINE = _compiled_module()
 
 
 def tell(graph: EGraph, *lines: str) -> list[Any]:

@@ -194,7 +194,8 @@ class _Stager:
             phases += [Phase(tuple(self.first)), *loops]
             self.finished |= {f: self._result(f) for f in group}
         for x, (score, a) in self.shares.items():
-            self.finished[x] = self._share(score, a)
+            share = terms.at(self.states["share", score][0], {self.axis: of_axis(self.inner[a])})
+            self.finished[x] = self._if_set(score, share)
         last = []
         for n, (result, rank) in enumerate(terms.outcomes(self.root, len(self.axes))):
             value = terms.at(result, self.places, self.finished)
@@ -360,11 +361,6 @@ class _Stager:
             known = terms.cast(total, fold.dtype)
             return self._if_set(fold.args[0], known) if fold.op == "roll" else known
         return self.states["top", fold.args[0]][0]  # the maximum of a score
-
-    def _share(self, score: Term, axis: Axis) -> Term:
-        """exp2(score - maximum) at the places of an axis, from the only turn."""
-        (share,) = self.states["share", score]
-        return self._if_set(score, terms.at(share, {self.axis: of_axis(self.inner[axis])}))
 
     def _if_set(self, score: Term, value: Term) -> Term:
         """A value where the maximum of a score is above -inf, else NaN."""

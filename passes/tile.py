@@ -622,9 +622,7 @@ def _vector(elements: list[ir.Value]) -> ir.Value:
 def _largest(dtype: DType) -> vector.CombiningKind:
     """The maximum of values of this dtype; NaN, if one of them is."""
     kinds = vector.CombiningKind
-    if dtype.is_float:
-        return kinds.MAXIMUMF
-    return kinds.MAXSI if dtype.kind == "int" else kinds.MAXUI
+    return {"float": kinds.MAXIMUMF, "int": kinds.MAXSI}.get(dtype.kind, kinds.MAXUI)
 
 
 def _columns(rows: list[ir.Value]) -> Iterator[ir.Value]:
