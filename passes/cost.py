@@ -340,7 +340,7 @@ class _Counter:
         vectors = self._vectors(bits, body.axes | {term.attr}, inner)
         self._count(inner, vectors * price)
         if inner.tiles[term.attr] > 1:
-            self._count(level, self._vectors(bits, term.axes, level) * 8)
+            self._count(level, 8.0 * prod(level.tiles[x] for x in level.shape(term.axes)))
         inner.data["registers"] += vectors
         if term is group[-1]:  # all that share the loop
             self._count(inner, LOOP if body.folds else max(LOOP, LATENCY - inner.data["turn"]))

@@ -7,5 +7,3 @@ equality    a search that is watched, and the fewest rules and steps that an equ
 conditions  where a rule applies, and which of its conditions stop it
 wording     the answers, and the texts of terms
 """
-
-from .. import engine as engine  # before what needs egglog: it loads no more than that

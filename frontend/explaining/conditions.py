@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+from .. import engine as engine  # before what needs egglog: it loads no more than that
 from ..passes import egraph, terms
 from ..passes.rules import Rewrite, Rule
 from ..passes.terms import Term

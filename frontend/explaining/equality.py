@@ -17,6 +17,7 @@ from itertools import islice, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .. import engine as engine  # before what needs egglog: it loads no more than that
 from ..passes import egraph, rules, terms
 from ..passes.egraph import Budget, EGraph, Saturated, Split, saturate
 from ..passes.index import Axis, of_axis

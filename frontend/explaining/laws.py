@@ -16,6 +16,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from .. import engine as engine  # before what needs egglog: it loads no more than that
 from ..dialect import DTYPES
 from ..passes import rules, terms
 from ..passes.egraph import EGraph
