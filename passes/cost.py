@@ -54,12 +54,11 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
     written = bytes_written(term, axes)
-    moved = sum(work.touched.values()) + written
     near = target.cache_bandwidth * busy
     # one program runs where it is called, without a barrier
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     computing += work.fetched / near
-    moving = moved / target.bandwidth
+    moving = (sum(work.touched.values()) + written) / target.bandwidth
     running = max(computing, moving) + OVERLAP * min(computing, moving)
     return launch + running + work.again / near + spilling(written, target)
 
@@ -169,6 +168,7 @@ class _Parts:
 
     prices: dict[tuple[Around, frozenset[Axis], int], float] = field(default_factory=dict)
     loads: list[tuple[Around, Term]] = field(default_factory=list)
+    constants: int = 0
     folds: list[tuple[Around, Term]] = field(default_factory=list)  # inner ones before outer ones
 
 
@@ -178,6 +178,7 @@ def _parts(root: Term) -> _Parts:
     for around, x in dict.fromkeys(
         (tuple(together[f][0] for f in around), x) for around, x in standing(root)
     ):
+        found.constants += x.op == "const"
         if x.op == "load":
             found.loads.append((around, x))
         elif x.op in FOLDS:
@@ -214,7 +215,8 @@ class _Counter:
             last.data["trips"] = trips
             self.work.instructions += trips * LOOP
         self.levels[()] = last
-        parts = _parts(term)
+        parts, room = _parts(term), self.target.registers // 2  # for constants
+        self.work.instructions += trips * BROADCAST_LOAD * max(0, parts.constants - room)
         for (around, axes, bits), price in parts.prices.items():
             level = self._level(around).home(axes)
             self._count(level, self._vectors(bits, axes, level) * price)

@@ -82,16 +82,13 @@ class Saturated:
     ) -> dict[str, T]:
         """A value for every class: `step` gives a node's from its children's, `join` combines those
         of a class's nodes, until nothing changes. Nodes on a cycle begin with `start`."""
-        found = dict.fromkeys(self.classes, start)
-        changed = True
-        while changed:
-            changed = False
+        found, before = dict.fromkeys(self.classes, start), dict[str, T]()
+        while found != before:
+            before = dict(found)
             for where, nodes in self.classes.items():
-                new = found[where]
                 for node in nodes:
-                    new = join(new, step(node, [found[c] for c in node.children]))
-                changed |= new != found[where]
-                found[where] = new
+                    new = step(node, [found[c] for c in node.children])
+                    found[where] = join(found[where], new)
         return found
 
     @cached_property

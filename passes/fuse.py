@@ -119,8 +119,8 @@ def _solve(
     strict = precision == "strict"
     extractor = Extractor(graph, found, outputs, target, inputs, free, strict, count, begin)
     sets = extractor.run()
-    report = {"operations": len(region.operations), **graph.report}
-    return sets, report | {"sets tried": extractor.tried, "search": extractor.stopped}
+    search = {"sets tried": extractor.tried, "search": extractor.stopped}
+    return sets, {"operations": len(region.operations), **graph.report, **search}
 
 
 def _named_terms(

@@ -126,10 +126,13 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
         return
     shared = [t.args[0].axes for t in inside]
     together = max(map(len, joint(root).values()), default=1)
+    constants = sum(t.op == "const" for t in postorder([root]))
     for vector in [*_vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         most = max((a.size for a in axes if a is not vector), default=1)  # rows
         wide += [4, 8] if vector and len(wide) > 1 and most < 4 <= vector.size // lanes else []
+        # numbers that do not stay in registers are loaded for more elements at once
+        wide += [4] if vector and not inside and constants > target.registers // 2 else []
         # a program walks through the whole vector axis where some reduction does not depend on it
         apart = [vector] if vector and any(vector not in t.axes for t in inside) else []
         choices = [*({a: a.size} for a in apart), {}]

@@ -349,10 +349,9 @@ class _Stager:
             here = {a: of_axis(self.axis) for _, a in self.shares.values()}
             found.append(terms.at(terms.load(f"{OUTPUT}{n}", (*index,), shape, result.dtype), here))
         for last in self.outer[-1:]:
-            place = {last: of_axis(last) + self.schedule.block(last)}
             for x in found:
                 if x.axes <= score.axes and last in turn.at(x).axes:
-                    yield terms.at(turn.at(x), place)
+                    yield terms.at(turn.at(x), {last: of_axis(last) + self.schedule.block(last)})
 
     def _result(self, fold: Term) -> Term:
         """The value of a fold after its loop."""

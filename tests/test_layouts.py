@@ -361,3 +361,18 @@ def test_a_clamped_coordinate_costs() -> None:
         return terms.reduction("sum", r, x)
 
     assert seconds(windows(-1), (i,), i, 8) > 2 * seconds(windows(0), (i,), i, 8)
+
+
+def test_many_numbers_are_loaded_for_more_elements_at_once() -> None:
+    """A chain with more constants than registers has wider tiles; a short one does not."""
+
+    def chain(length: int) -> Schedule:
+        i = Axis("d0", 1 << 20)
+        value = load("x", i)
+        for n in range(length):
+            value = value * load("x", i) + terms.constant(1.5 + n, F32)
+        return cost.cheapest(value, (i,), CPU)[1]
+
+    lanes = CPU.lanes(32)
+    assert [size for _, size in chain(3).tiles] == [lanes]
+    assert [size for _, size in chain(2 * CPU.registers).tiles] == [4 * lanes]
