@@ -50,10 +50,10 @@ def shaped(root: Term, axes: tuple[Axis, ...], names: tuple[str, ...]) -> Kernel
 
 def _places(root: Term, axes: tuple[Axis, ...], n: int) -> dict[str, int | None] | None:
     """Where each buffer has the axes before and after place `n` in all loads (see `_place`); None
-    if they cannot be one, as a result lacks the second."""
+    if they cannot be one, as a result lacks the second or it has no places."""
     parts, found = postorder([root]), dict[str, int | None]()
     split = any(rank == n for _, rank in terms.outcomes(root, len(axes)))
-    if split or any(t.op == "scatter" for t in parts):
+    if split or not axes[n].size or any(t.op == "scatter" for t in parts):
         return None
     for t in (t for t in parts if t.indices):
         name, place = t.attr[0] if t.op == "load" else "", _place(t, axes[n - 1 : n + 1])

@@ -87,8 +87,7 @@ class Saturated:
             before = dict(found)
             for where, nodes in self.classes.items():
                 for node in nodes:
-                    new = step(node, [found[c] for c in node.children])
-                    found[where] = join(found[where], new)
+                    found[where] = join(found[where], step(node, [found[c] for c in node.children]))
         return found
 
     @cached_property

@@ -94,15 +94,17 @@ def tile(function: ir.Operation, kernel: KernelTerm, target: Target, precision: 
         kernel = replace(kernel, term=term, axes=axes)
         module, block, arguments = _shell(kernel, schedule, target)
         program = _Program(kernel, schedule, arguments, target, contract=precision == "fast")
-        with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
-            program.run(block)
+        if schedule.programs(axes):  # of no places there is nothing to store
+            with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
+                program.run(block)
     return module
 
 
 def memory_type(kind: TensorType) -> str:
-    """The memref of a buffer; a bool takes a byte, and integers have no sign in memory."""
+    """The memref of a buffer, which MLIR lowers only if it has elements; a bool takes a byte, and
+    integers have no sign in memory."""
     element = {"bool": "i8", "uint8": "i8"}.get(kind.dtype.name, kind.dtype.mlir)
-    return "memref<" + "".join(f"{size}x" for size in kind.shape) + element + ">"
+    return "memref<" + "".join(f"{max(1, n)}x" for n in kind.shape) + element + ">"
 
 
 def _shell(

@@ -98,3 +98,22 @@ def test_sums_inside_shared_loops_share_theirs() -> None:
     inner = [terms.reduction("sum", K, load(name, ROW, J, K)) for name in "ab"]
     outer = [terms.reduction("sum", J, x) for x in inner]
     assert together(*outer) == {frozenset(inner), frozenset(outer)}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_80"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: dd.softmax(x, axis=1),
+        lambda x: dd.exp(x) + 1,
+        lambda x: x.var(axis=0),
+        lambda x: dd.sum(x, axis=1),
+        lambda x: x @ x.T,
+        lambda x: dd.reshape(x, (2, 2, 0)) * 2,
+    ],
+)
+def test_no_elements(function, target):
+    """An axis without places: nothing to store, or sums of nothing."""
+    graph, x = dd.trace(function, dd.spec((4, 0))), np.zeros((4, 0), np.float32)
+    found = dd.compile(graph, target=target).simulate(x)
+    np.testing.assert_array_equal(found, graph.interpret(x))
