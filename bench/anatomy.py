@@ -28,9 +28,8 @@ import loops
 from cases import build
 from ceilings import ceilings
 from dodeca.runtime.driver import waited_seconds
-from networks import MissingWeights
 from page import ROOT, markdown, with_section
-from run import BUSY, wait_until_idle
+from run import BUSY, chosen_cases, wait_until_idle
 
 PAGE = ROOT / "docs" / "anatomy.md"
 SECTION = "kernels"
@@ -291,21 +290,6 @@ def commit() -> str:
     return f" at commit {head.stdout.strip()}{' with changes' * bool(same.returncode)}"
 
 
-def chosen_cases(wanted: Sequence[str] | None) -> list[str]:
-    """The cases to take apart; SystemExit for a wrong name, or asked for without its weights."""
-    found = []
-    for name in wanted or CASES:
-        try:
-            build(name)
-        except MissingWeights as error:
-            if wanted:
-                raise SystemExit(f"{name}: {error}") from None
-            print(f"{name}: left out: {error}", file=sys.stderr)
-        else:
-            found.append(name)
-    return found
-
-
 def main() -> int:
     """The command; its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -321,7 +305,7 @@ def main() -> int:
     if options.measure:
         print(json.dumps(anatomy(*json.loads(options.measure))))
         return 0
-    cases = chosen_cases(options.cases)
+    cases = chosen_cases(options.cases, CASES)
     lacking = loops.missing()
     if lacking:
         print(f"{lacking}\nThe columns of the loops stay empty.", file=sys.stderr)

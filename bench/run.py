@@ -271,13 +271,13 @@ def chosen_peers(wanted: Sequence[str] | None) -> list[str]:
     return found
 
 
-def chosen_cases(wanted: Sequence[str] | None) -> list[str]:
-    """The cases to run: those asked for, or all whose weights are installed.
+def chosen_cases(wanted: Sequence[str] | None, usual: Sequence[str] = ()) -> list[str]:
+    """The cases to run: those asked for, or all of the `usual` ones whose weights are installed.
 
     SystemExit for a wrong name, and for one that was asked for whose weights are not.
     """
     found = []
-    for name in wanted or CASES:
+    for name in wanted or usual or CASES:
         try:
             build(name)
         except MissingWeights as error:

@@ -25,15 +25,13 @@ Kernel = tuple[Term, tuple[Axis, ...]]
 def forms(root: Term, axes: tuple[Axis, ...]) -> tuple[Kernel, ...]:
     """A kernel with as few axes as its loads allow; and with one less, if it reads windows of short
     rows."""
-    for n in range(1, len(axes)):
-        whole = _places(root, axes, n)
-        if whole is not None and None not in whole.values():
-            return forms(*_joined(root, axes, n))
-    found = [(root, axes)]
-    for n in range(1, len(axes)):
-        places = _places(root, axes, n)
-        if places and None in places.values() and axes[n].size < SHORT and root.folds:
-            found.append(_joined(root, axes, n))
+    found, known = [(root, axes)], [(n, _places(root, axes, n)) for n in range(1, len(axes))]
+    for n, places in known:
+        if places is not None and None not in places.values():
+            return forms(*_joined(root, axes, n, places))
+    for n, places in known:
+        if places and axes[n].size < SHORT and root.folds:
+            found.append(_joined(root, axes, n, places))
     return tuple(found)
 
 
@@ -41,10 +39,11 @@ def forms(root: Term, axes: tuple[Axis, ...]) -> tuple[Kernel, ...]:
 def shaped(root: Term, axes: tuple[Axis, ...], names: tuple[str, ...]) -> Kernel:
     """A kernel with the axes of these names; CompileError if there is no such form of it."""
     while n := next((n for n, a in enumerate(axes, 1) if a.name not in names), 0):
-        if n == len(axes) or _places(root, axes, n) is None:
+        places = _places(root, axes, n) if n < len(axes) else None
+        if places is None:
             known = ", ".join(a.name for a in axes)
             raise CompileError(f"no form of a kernel over {known} has the axes {', '.join(names)}")
-        root, axes = _joined(root, axes, n)
+        root, axes = _joined(root, axes, n, places)
     return root, axes
 
 
@@ -72,11 +71,11 @@ def _place(t: Term, pair: tuple[Axis, ...]) -> int | None:
     return read[0] if here and t.attr[2][read[1]] == pair[1].size else None
 
 
-def _joined(root: Term, axes: tuple[Axis, ...], n: int) -> Kernel:
-    """The kernel with its axes before and after place `n` as one, of the name of the second."""
+def _joined(root: Term, axes: tuple[Axis, ...], n: int, places: dict[str, int | None]) -> Kernel:
+    """The kernel with its axes before and after place `n` as one, of the name of the second, from
+    where buffers have them (`_places`)."""
     outer, inner = axes[n - 1 : n + 1]
-    both, places = Axis(inner.name, outer.size * inner.size), _places(root, axes, n) or {}
-    known: dict[Term, Term] = {}
+    both, known = Axis(inner.name, outer.size * inner.size), dict[Term, Term]()
     for t in postorder([root]):
         first = places.get(t.attr[0], -1) if t.op == "load" else None
         if first is not None and first >= 0:

@@ -62,8 +62,9 @@ class Space:
 
     def __init__(self, term: Term, axes: tuple[Axis, ...], target: Target, strict: bool = False):
         self.target, self.strict = target, strict
-        best = cost.cheapest(terms.rolled(term), axes, target, strict)[1]
-        term, axes = shaped(term, axes, best.names or tuple(a.name for a in axes))
+        # what the cost model alone chooses, and with it the form of the kernel
+        self.default = cost.cheapest(terms.rolled(term), axes, target, strict)[1]
+        term, axes = shaped(term, axes, self.default.names or tuple(a.name for a in axes))
         self.axes = axes
         self.plain = terms.plain(term)
         self.rolled = terms.rolled(self.plain)
@@ -81,11 +82,6 @@ class Space:
         self._local: dict[Schedule, int] = {}
 
     # --- schedules that are known without a search --------------------------------------------
-
-    @cached_property
-    def default(self) -> Schedule:
-        """What the cost model alone chooses."""
-        return cost.cheapest(self.rolled, self.axes, self.target, self.strict)[1]
 
     @cached_property
     def known(self) -> list[Schedule]:

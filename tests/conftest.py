@@ -1,7 +1,10 @@
 """Fixtures that make a module from a few lines; and no cache, unless a test asks for one."""
 
+import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -37,3 +40,10 @@ def parse() -> Callable[[str], ir.Module]:
             return ir.Module.parse(text)
 
     return parse_text
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """`module(name)`: a file of bench/ as a module."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "bench"))
+    return importlib.import_module

@@ -1,6 +1,5 @@
 """Where the time goes (bench/anatomy.py): loops of an assembly, what llvm-mca says, the table."""
 
-import importlib
 import json
 import os
 import platform
@@ -56,13 +55,6 @@ k0:
 """
 # of each block in the order of the text: k0, 1, 2, after the je, 3, after the jne, 4, ..., 6
 COUNTS = [1, 10, 1000, 10, 1000, 10, 40, 10, 60, 10, 1]
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch):
-    """`module(name)`: a file of bench/ as a module."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The benchmark: its cases in small, the driver, the goals, and what it says of who failed."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -32,13 +31,6 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     command = [sys.executable, str(BENCH / "run.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch):
-    """`module(name)`: a file of bench/ as a module."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module
 
 
 @pytest.fixture
