@@ -104,7 +104,7 @@ def memory_type(kind: TensorType) -> str:
     """The memref of a buffer, which MLIR lowers only if it has elements; a bool takes a byte, and
     integers have no sign in memory."""
     element = {"bool": "i8", "uint8": "i8"}.get(kind.dtype.name, kind.dtype.mlir)
-    return "memref<" + "".join(f"{max(1, n)}x" for n in kind.shape) + element + ">"
+    return "memref<" + "".join(f"{n or 1}x" for n in kind.shape) + element + ">"
 
 
 def _shell(
