@@ -31,7 +31,8 @@ def to_llvm_ir(module: ir.Operation, target: Target) -> str:
             root = op.operation
         elif op.operation.name == "llvm.func" and not target.is_gpu:
             op.attributes["target_cpu"] = ir.StringAttr.get(target.chip)
-            op.attributes["target_features"] = _features(target)
+            if target.features:
+                op.attributes["target_features"] = _features(target)
     return translate(root)
 
 

@@ -18,10 +18,10 @@ from mlir import ir
 from mlir.dialects import func
 
 from . import engine as engine  # before what needs egglog: it loads no more than that
+from .decompose import Decomposer
 from .dialect import PRIMITIVES
 from .dialect.ops import entry_function
 from .passes import terms
-from .passes.decompose import Decomposer
 from .passes.fuse import SCHEDULE, choices, schedule_attribute
 from .passes.layouts import Program
 from .passes.panels import Chosen

@@ -25,11 +25,11 @@ from mlir import ir
 from mlir.dialects import func
 
 from . import engine as engine  # before what needs egglog: it loads no more than that
+from .decompose import Decomposer
 from .dialect import DType
 from .dialect.interpreter import Interpreter, evaluate
 from .dialect.ops import TensorType, context, entry_function
 from .passes import terms
-from .passes.decompose import Decomposer
 from .passes.fuse import SCHEDULE, schedule_attribute
 from .passes.index import Axis, Expr
 from .passes.schedule import Schedule

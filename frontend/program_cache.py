@@ -42,7 +42,7 @@ def find_program(module: ir.Module, name: str, options: Options) -> Program:
     """
     target, text, search = find_target(options.target), str(module), options.search
     threads = 0 if target.is_gpu else thread_count(options.threads)
-    if search is not None and target.is_gpu:
+    if search is not None and target.name != "cpu":
         raise no_launch(target.name)
     with Database() as database:
         device = identity(target.name, threads)

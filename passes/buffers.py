@@ -15,9 +15,8 @@ from typing import TypeVar
 from ..dialect import DType
 from . import terms
 from .cost import INSTRUCTIONS
-from .decompose import axis_order
 from .egraph import BINDERS, ENode, Saturated
-from .index import Axis, of_axis
+from .index import Axis, axis_order, of_axis
 from .terms import postorder
 
 QUICK = 3.0  # instructions of an operation that a reduction's loop does on the side

@@ -16,7 +16,7 @@ from math import prod
 from . import terms
 from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
-from .loops import Around, joint, standing
+from .loops import Around, joint, paired, spread, standing
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
 from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
 from .stage import LOCAL_BYTES, fold_axis, stage
@@ -39,6 +39,8 @@ BROADCAST_LOAD = 0.6
 SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
 FAR = 16.0  # waiting for a line in a page of its own
+LINE = 1.5  # bringing a line from the second cache to the first
+FIRST = 16e3  # bytes of one operand that stay in the first cache
 PAGE, PAGES = 4096.0, 64  # bytes; so many pages are found at once
 TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
 CLAMP = 3.0  # a coordinate that is kept inside its buffer
@@ -58,7 +60,8 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     # one program runs where it is called, without a barrier
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     computing += work.fetched / near
-    moving = (sum(work.touched.values()) + written) / target.bandwidth
+    far = [size for size in (*work.touched.values(), written) if size > target.cache / 4]
+    moving = sum(far) / target.bandwidth + (0.0 if written in far else written / near)
     running = max(computing, moving) + OVERLAP * min(computing, moving)
     return launch + running + work.again / near + spilling(written, target)
 
@@ -188,6 +191,7 @@ def _parts(root: Term) -> _Parts:
             price = 4.0 if known else INSTRUCTIONS[x.op]
             key = (around, x.axes, x.dtype.bits)
             price *= 4.0 if x.dtype.name == "bfloat16" else 1.0
+            price *= 0.5 if around and paired(around[-1]) and x is around[-1].args[0] else 1.0
             found.prices[key] = found.prices.get(key, 0.0) + price
     return found
 
@@ -215,15 +219,14 @@ class _Counter:
             last.data["trips"] = trips
             self.work.instructions += trips * LOOP
         self.levels[()] = last
-        parts, room = _parts(term), self.target.registers // 2  # for constants
+        self.term, parts, room = term, _parts(term), self.target.registers // 2  # for constants
         self.work.instructions += trips * BROADCAST_LOAD * max(0, parts.constants - room)
         for (around, axes, bits), price in parts.prices.items():
             level = self._level(around).home(axes)
             self._count(level, self._vectors(bits, axes, level) * price)
         for around, load in parts.loads:
-            beside = around[-1].args[0].axes if around else term.axes
-            self._load(load, self._level(around).home(load.axes), beside)
-        self.term, together = term, joint(term)
+            self._load(load, self._level(around).home(load.axes))
+        together = joint(term)
         for around, fold in parts.folds:
             self._reduce(fold, together[fold], around)
         wide, lanes = last.shape(frozenset(self.axes)), self.schedule.lanes
@@ -259,30 +262,29 @@ class _Counter:
         self.work.instructions += level.data["trips"] * instructions
         level.data["turn"] = level.data.get("turn", 0.0) + instructions
 
-    def _load(self, term: Term, level: Level, beside: frozenset[Axis]) -> None:
-        """Count a load; `beside` are the axes of what it is part of."""
+    def _load(self, term: Term, level: Level) -> None:
         name, index, shape = term.attr
         if not name.startswith("%"):  # no local buffer
             self._fetch(term)
         wide = level.shape(term.axes)
+        apart = self._apart(term, level)
         if not wide:
-            self._count(level, BROADCAST_LOAD + self._apart(term, level))
+            self._count(level, BROADCAST_LOAD + apart)
             return
         rows = prod(level.tiles[a] for a in wide[:-1])
-        length = level.tiles[wide[-1]]
-        row = level.row(term)
-        if row is not None:
+        length, row = level.tiles[wide[-1]], level.row(term)
+        alone = term in spread(self.term, self.schedule.vector)
+        if row is not None and not alone:
             vectors = self._vectors(term.dtype.bits, term.axes, level)
             price = VECTOR_LOAD if not length & (length - 1) else ODD_LOAD
             price += 0.0 if row == wide[-1] else TURN * (length.bit_length() - 1)
-            self._count(level, vectors * price + rows * self._apart(term, level))
+            self._count(level, vectors * price + rows * apart)
             shared = any(tile > 1 and a not in term.axes for a, tile in level.tiles.items())
-            if "registers" in level.data and shared:  # what the loads of a loop take
+            if "registers" in level.data and shared and length > 2:  # the loads of a loop
                 level.data["registers"] += vectors
             return
-        vector = self.schedule.vector
-        if vector != wide[-1].name and any(a.name == vector for a in beside):  # spread over it
-            price = BROADCAST_LOAD
+        if alone:
+            price = BROADCAST_LOAD + apart / (length if row is not None else 1)
         else:  # each element in a cache line, often a page, of its own
             price = SCALAR_LOAD * (6.0 if index and length * shape[-1] > 4096 else 1.0)
             price *= 4.0 if rows * length > ADDRESSES else 1.0
@@ -297,7 +299,7 @@ class _Counter:
         apart = abs(step) * term.dtype.bytes
         turns = level.own.size if level.own else 0
         if turns <= PAGES or apart * turns <= self.target.near:
-            return 0.0
+            return LINE * min(1.0, apart / 64) if apart * turns > FIRST else 0.0
         return FAR * min(1.0, apart / PAGE)
 
     def _fetch(self, term: Term) -> None:
@@ -338,10 +340,10 @@ class _Counter:
             return
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
-        bits = term.dtype.bits
-        vectors = self._vectors(bits, body.axes | {term.attr}, inner)
+        own = frozenset() if paired(term) else {term.attr}
+        vectors = self._vectors(term.dtype.bits, term.axes | own, inner)
         self._count(inner, vectors * price)
-        if inner.tiles[term.attr] > 1:
+        if own and inner.tiles[term.attr] > 1:
             self._count(level, 8.0 * prod(level.tiles[x] for x in level.shape(term.axes)))
         inner.data["registers"] += vectors
         if term is group[-1]:  # all that share the loop

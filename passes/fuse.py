@@ -234,6 +234,7 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
     return ir.Attribute.parse(
         f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, "
         f"lanes = {schedule.lanes} : i64, order = [{order}], "
+        f"{'pairs, ' if schedule.pairs else ''}"
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
         f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"}}'
     )
@@ -255,7 +256,8 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         order = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"]))
         lanes, fold = (ir.IntegerAttr(found[name]).value for name in ("lanes", "fold"))
         free = ir.BoolAttr(found["reassociate"]).value
-        return Schedule(vector, pairs("tiles"), pairs("blocks"), order, lanes, free, fold)
+        tiles, blocks = pairs("tiles"), pairs("blocks")
+        return Schedule(vector, tiles, blocks, order, lanes, free, fold, "pairs" in found)
     except (KeyError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

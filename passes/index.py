@@ -11,6 +11,7 @@ index). `x mod c` is `x - c * (x // c)`, so that a reshape and its inverse cance
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,15 @@ class Axis(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+
+def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
+    """Output axes by position, then reduction axes by number: the dimensions of a part's tensor."""
+
+    def rank(axis: Axis) -> tuple[bool, int]:
+        return axis.name[0] == "r", int(re.sub(r"\D", "", axis.name))
+
+    return tuple(sorted(axes, key=rank))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ sum(r0, x[d0, r0] * w[r0]), max(r0, x[d0, r0])     one loop over r0, and x is lo
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from .terms import FOLDS, REDUCTIONS, Term, postorder
@@ -61,6 +61,29 @@ def joint(root: Term) -> dict[Term, Around]:
         group.append(fold)
         made[fold] = group
     return {fold: tuple(group) for fold, group in made.items()}
+
+
+@cache
+def paired(fold: Term) -> bool:
+    """Whether it sums products of bytes: processors add up two of them in one instruction."""
+    body = fold.args[0]
+    bytes_in = [x.args[0] for x in body.args if x.op == "cast" and x.args[0].dtype.bits == 8]
+    usual = (fold.op, body.op, body.dtype.name) == ("sum", "mul", "int32")
+    return usual and len(bytes_in) == 2 and all(fold.attr in x.axes for x in bytes_in)
+
+
+@lru_cache(4096)
+def spread(root: Term, vector: str | None) -> frozenset[Term]:
+    """The loads that lack an axis which that has that they are part of: one element of theirs goes
+    with a whole vector."""
+    loads = [(around, x) for around, x in standing(root) if x.op == "load"]
+    beside = (
+        (x, around[-1].args[0] if around else root)
+        for around, x in loads
+        if not around or not paired(around[-1])
+    )
+    lacking = ((x, {a.name for a in y.axes - x.axes}) for x, y in beside)
+    return frozenset(x for x, names in lacking if vector in names)
 
 
 def goes_on(fold: Term, root: Term) -> bool:

@@ -17,7 +17,7 @@ from . import cost, terms
 from .collapse import forms
 from .index import Axis, of_axis
 from .loops import standing
-from .schedule import Schedule, schedules
+from .schedule import Schedule, lanes_for, schedules
 from .targets import Target
 from .terms import Term
 
@@ -70,7 +70,7 @@ def _ways(
 ) -> tuple[Chosen, ...]:
     """The kernel as it is, and with panels of each width along each axis."""
     found, plain = [kernel], terms.plain(kernel.term)
-    lanes = target.lanes(plain.dtype.bits)
+    lanes = lanes_for(plain, target)
     for vector in kernel.axes:
         loads = list(_packable(plain, kernel.axes, vector, early))
         ways: list[Schedule] = []  # along the vector axis: the same for panels of every width

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from .index import Axis, Expr, of_axis, substitute
-from .loops import goes_on
+from .loops import goes_on, paired
 from .schedule import Schedule
 from .terms import Term
 
@@ -111,14 +111,16 @@ def contiguous_along(index: tuple[Expr, ...], axis: Axis, step: int = 1) -> bool
 
 
 def reduction_tile(term: Term, level: Level, schedule: Schedule) -> int:
-    """A reduction is vectorised along its own axis unless its body is a vector already."""
+    """A reduction is vectorised along its own axis unless its body is a vector already; then it may
+    take pairs."""
     body = term.args[0]
     if not schedule.reassociate or body.folds:
         return 1  # a fold inside is vectorised along its axis
     lanes = schedule.lanes
     own = {a: tile for a, tile in level.tiles.items() if a in body.axes}
     if any(a.name == schedule.vector or tile >= lanes > 1 for a, tile in own.items()):
-        return 1
+        wide = any(a.name == schedule.vector and tile > 1 for a, tile in own.items())
+        return 2 if wide and schedule.pairs and paired(term) else 1
     while lanes > 1 and lanes > term.attr.size:
         lanes //= 2
     return lanes

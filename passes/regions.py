@@ -181,4 +181,4 @@ def _repeat(forms: list[list[str]], sizes: list[int], start: int) -> tuple[int, 
 def spreads(op: ir.Operation) -> bool:
     """Whether an operation's result has far more elements than all that it reads."""
     sources = sum(prod(static_shape(x)) for x in op.operands if isinstance(x.type, ir.ShapedType))
-    return prod(static_shape(op.results[0])) > 2 * sources
+    return prod(static_shape(op.results[0])) > 3 * sources

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .index import Axis
-from .loops import joint
+from .loops import joint, paired
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
@@ -30,6 +30,7 @@ class Schedule:
     lanes: int  # elements of a vector; the tile of a reduction that is vectorised
     reassociate: bool = True  # whether a reduction may add up in another order than the index's
     fold: int = 0  # if not 0, one loop over blocks of so many places runs all folds (see `stage`)
+    pairs: bool = False  # whether sums of products of bytes add up two at once
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,12 +53,17 @@ def schedules(
 ) -> Iterator[Schedule]:
     """The schedules that are worth looking at, generated from the kernel's shape."""
     for found in dict.fromkeys(_all(axes, root, target, 4 * target.units)):
-        yield replace(found, reassociate=False) if strict else found
+        yield replace(found, reassociate=not strict, pairs=_pairs(root, target))
 
 
 def step_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
     """The schedules of a step inside a program: its loops run over all of its axes."""
-    yield from dict.fromkeys(_all(axes, root, target, 1))
+    for found in dict.fromkeys(_all(axes, root, target, 1)):
+        yield replace(found, pairs=_pairs(root, target))
+
+
+def _pairs(root: Term, target: Target) -> bool:
+    return target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
 
 
 def fold_schedules(
@@ -115,9 +121,15 @@ def _schedule(
     )
 
 
+def lanes_for(root: Term, target: Target) -> int:
+    """Elements of a vector: of what the reductions add up, or of the result if there are none."""
+    summed = [t.args[0].dtype.bits for t in postorder([root]) if t.op in REDUCTIONS]
+    return target.lanes(max(8, *summed) if summed else max(8, root.dtype.bits))
+
+
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:
     inside = [t for t in postorder([root]) if t.op in REDUCTIONS]
-    lanes = target.lanes(root.dtype.bits)
+    lanes = lanes_for(root, target)
     if target.is_gpu:
         yield _scheduled(axes, inside, None, {}, 1, 1)
         for axis in axes:
@@ -203,7 +215,7 @@ def _scheduled(
     others = [a for a in axes if a is not vector and a.size > 1]
     others.sort(key=lambda a: any(a not in t.axes for t in loads))  # what shares loads, last
     if rows > 1 and others:
-        tiles[others[-1]] = min(others[-1].size, rows)
+        tiles[others[-1]] = _fitting(others[-1].size, rows)
         if vector is None and len(others) > 1:  # dot products: rows of both operands
             tiles[others[-2]] = min(others[-2].size, 2)
     cut = {a: max(tiles[a], blocks.get(a, tiles[a])) for a in axes}
@@ -236,6 +248,12 @@ def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int, most: int
                 break
             cut[a] = grown
             programs = programs // before * after
+
+
+def _fitting(size: int, rows: int) -> int:
+    """So many rows, or somewhat fewer where the last tile would overlap much."""
+    waste = {n: -(-size // n) * n / size for n in range(rows, rows - rows // 3 - 1, -1)}
+    return min(size, rows if waste[rows] < 1.05 else min(waste, key=waste.__getitem__))
 
 
 def _even(size: int, block: int, tile: int) -> int:

@@ -28,6 +28,7 @@ class Target:
     cache: float = 16e6  # bytes that stay in the last cache
     launch: float = 2e-6  # seconds to start a kernel
     block: int = 1  # threads of a block
+    pairs: bool = False  # whether it adds up products of bytes in pairs
 
     @property
     def is_gpu(self) -> bool:
@@ -36,6 +37,14 @@ class Target:
     def lanes(self, bits: int) -> int:
         """Elements of this width in a vector register."""
         return max(1, self.vector_bytes * 8 // bits)
+
+
+def _cpu(chip: str, triple: str, vector_bytes: int, registers: int, features: str = "") -> Target:
+    """Of another machine: code for it is compiled here, and runs there."""
+    return Target(
+        f"cpu:{chip}", "cpu", triple, chip, features, vector_bytes, registers, units=8, rate=8e9,
+        pairs=triple.startswith("x86"),
+    )  # fmt: skip
 
 
 def _gpu(family: str, chip: str, units: int, bandwidth: float, features: str = "") -> Target:
@@ -48,6 +57,9 @@ def _gpu(family: str, chip: str, units: int, bandwidth: float, features: str = "
 
 _ROWS = [
     Target("cpu", "cpu", "", "", rate=8e9, registers=16),
+    _cpu("haswell", "x86_64-unknown-linux-gnu", 32, 16),
+    _cpu("sapphirerapids", "x86_64-unknown-linux-gnu", 64, 32, "-prefer-256-bit"),
+    _cpu("neoverse-n1", "aarch64-unknown-linux-gnu", 16, 32),
     _gpu("cuda", "sm_80", 6912, 1.5e12, "+ptx80"),
     _gpu("cuda", "sm_90", 16896, 3.3e12, "+ptx80"),
     _gpu("hip", "gfx942", 19456, 5.3e12),

@@ -34,7 +34,7 @@ from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Expr, Quotient, of_axis
-from .loops import Around, joint
+from .loops import Around, joint, paired, spread
 from .placement import Level, carries_on, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, kept_in, stage
@@ -352,7 +352,9 @@ class _Emitter:
 
     def _load(self, term: Term, level: Level) -> ir.Value:
         name, index, shape = term.attr
-        source, dims, along = self.arguments[name], level.shape(term.axes), level.row(term)
+        source, dims = self.arguments[name], level.shape(term.axes)
+        alone = term in spread(self.step.term, self.schedule.vector)
+        along = None if alone else level.row(term)
         place = self._place(index, shape, level)
         if along is not None:
             tile = _load_lines(source, place, along, dims, level)
@@ -480,7 +482,8 @@ class _Emitter:
         what they are added to, if not nothing."""
         axis, outside = group[0].attr, inner.parent
         assert outside is not None
-        dims = inner.shape(group[0].args[0].axes | {axis})
+        pairs = inner.tiles[axis] == 2 and paired(group[0])  # their products are added up at once
+        dims = inner.shape(group[0].axes if pairs else group[0].args[0].axes | {axis})
 
         def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
             found = []
@@ -490,7 +493,10 @@ class _Emitter:
                     deeper = inner.inner(body.attr, 1, 1)
                     found += self._accumulate((body,), deeper, 0, body.attr.size, [accumulator])
                     continue
-                value = self._tile(body, dims, inner, kept_in(term).name)
+                if pairs:
+                    value = self._products_of_pairs(term, dims, inner)
+                else:
+                    value = self._tile(body, dims, inner, kept_in(term).name)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
@@ -510,9 +516,38 @@ class _Emitter:
             with ir.InsertionPoint(loop.body):
                 scf.YieldOp(turn(list(loop.inner_iter_args)))
             totals = list(loop.results)
-        if tile > 1:
+        if tile > 1 and not pairs:
             totals = [self._fold_last(t, x, dims) for t, x in zip(group, totals, strict=True)]
         return totals
+
+    def _products_of_pairs(self, fold: Term, dims: Dims, level: Level) -> ir.Value:
+        """x[j] * y[j] + x[j + 1] * y[j + 1] for a sum over j, from products of neighbours in one
+        vector: LLVM knows the instructions for that."""
+        size, axis = level.tiles[dims[-1]], fold.attr
+        pairs, apart = (
+            ir.VectorType.get([size], _bits(16)),
+            ir.VectorType.get([2 * size], _bits(8)),
+        )
+
+        def line(x: Term, offsets: Offsets) -> ir.Value:
+            value, have = self.value(x, level), level.shape(x.axes)
+            at = {a: offsets[a] for a in have if a in offsets}
+            if have[-1] == axis:
+                two = vector.bitcast(ir.VectorType.get([1], _bits(16)), _part(value, at))
+                found = vector.broadcast(pairs, vector.extract(two, [], [0]))
+            else:
+                ends = (_part(value, {**at, axis: n}) for n in (0, 1))
+                order = [i // 2 + i % 2 * size for i in range(2 * size)]
+                found = vector.shuffle(*ends, order)
+            return expand.cast(vector.bitcast(apart, found), x.dtype.name, "int32")
+
+        def row(offsets: Offsets) -> ir.Value:
+            x, y = (line(operand.args[0], offsets) for operand in fold.args[0].args)
+            product = arith.muli(x, y)
+            ends = (vector.shuffle(product, product, list(range(n, 2 * size, 2))) for n in (0, 1))
+            return arith.addi(*ends)
+
+        return _rows(row, dims, level)
 
     def _fold_last(self, term: Term, value: ir.Value, dims: Dims) -> ir.Value:
         """Reduce the last dimension, in an order that the target chooses."""
@@ -597,6 +632,10 @@ def _load_lines(
         return square(*{**offsets, along: 0}.values())[offsets[along]]
 
     return _rows(line if along == dims[-1] else row, dims, level)
+
+
+def _bits(width: int) -> ir.Type:
+    return ir.IntegerType.get_signless(width)
 
 
 def _number(value: int, dims: Dims, level: Level) -> ir.Value:

@@ -49,6 +49,8 @@ def cpu_identity() -> CpuIdentity:
 def no_launch(target: str) -> TargetError:
     """The error of a call that this process cannot carry out on a GPU target, in one sentence."""
     kind = target.split(":")[0]
+    if kind == "cpu":
+        return TargetError(f"{target}: code for another CPU; to run here, compile for 'cpu'")
     if kind not in _DRIVERS:
         return TargetError(f"no device runs the target {target!r}")
     vendor, library, names = _DRIVERS[kind]
@@ -95,4 +97,5 @@ def _host() -> Target:
         vector_bytes=64 if wide else 32 if middle else 16,
         registers=32 if wide else 16,
         units=cores or 1,
+        pairs=middle,
     )

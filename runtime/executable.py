@@ -137,7 +137,9 @@ class Executable:
             raise ArgumentError(f"stage: expected one of {', '.join(STAGES)}; got {stage!r}")
         if stage in self.program.stages:
             return self.program.stages[stage]
-        mark = {"llvm_ir": ";", "text": "#" if self.target == "cpu" else "//"}.get(stage, "//")
+        mark = {"llvm_ir": ";", "text": "#" if self.target.startswith("cpu") else "//"}.get(
+            stage, "//"
+        )
         parts = []
         for kernel in self.kernels:
             plain = stage in ("llvm_ir", "text")
@@ -186,6 +188,8 @@ class Executable:
         """
         if self._runner is not None:
             return self(*arrays)
+        if self.target.startswith("cpu"):
+            raise no_launch(self.target)
         from .simulate import simulate  # and with it LLVM
 
         inputs = self._inputs.take(arrays, {})

@@ -55,9 +55,13 @@ def compile_for_host(module: llvm.ModuleRef, name: str, optimise: bool = True) -
     return machine.emit_object(module)
 
 
-def assembly_for_host(llvm_ir: str) -> str:
+def assembly_of(llvm_ir: str) -> str:
     """The assembly of LLVM IR that is optimised already and says what chip it is for."""
-    return host_machine().emit_assembly(llvm.parse_assembly(llvm_ir))
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(llvm_ir)
+    machine = llvm.Target.from_triple(module.triple).create_target_machine(opt=3, reloc="pic")
+    return machine.emit_assembly(module)
 
 
 def compile_text(text: str, name: str) -> bytes:

@@ -65,9 +65,9 @@ class Kernel:
         """Assembly, PTX or ISA. A CPU's is written when it is asked for: few ever read it."""
         if self.assembly or not self.llvm_ir:
             return self.assembly
-        from .jit import assembly_for_host  # and with it LLVM
+        from .jit import assembly_of  # and with it LLVM
 
-        return assembly_for_host(self.llvm_ir)
+        return assembly_of(self.llvm_ir)
 
     @property
     def blocks(self) -> int:

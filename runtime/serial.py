@@ -26,7 +26,7 @@ __all__ = ["MANIFEST", "decode", "encode", "pack", "unpack"]
 
 MANIFEST = "program.json"
 ROLES: tuple[str, ...] = ("input", "output", "weight", "prepared", "scratch")
-_TARGET = re.compile(r"cpu|(cuda|hip):[a-z0-9_]{1,40}")
+_TARGET = re.compile(r"cpu|(cpu|cuda|hip):[a-z0-9_-]{1,40}")
 _LARGEST = 1 << 47  # bytes of a buffer: what an address can reach
 _MOST = (1 << 31) - 1  # programs of a grid, threads of a block
 _DEEPEST = 16  # how deep facts may nest

@@ -29,7 +29,7 @@ from ..dialect.errors import CompileError, ParseError
 from ..passes import cost, terms
 from ..passes.collapse import shaped
 from ..passes.index import Axis
-from ..passes.schedule import Schedule, schedules
+from ..passes.schedule import Schedule, lanes_for, schedules
 from ..passes.stage import LOCAL_BYTES, fold_axis, stage
 from ..passes.targets import Target
 from ..passes.terms import FOLDS, REDUCTIONS, ROLLING, Term, postorder
@@ -75,7 +75,7 @@ class Space:
         if self._partial and self.fold_axis is None:
             raise CompileError("no schedule: the results have other axes, and there are no folds")
         self._scatters = self.fold_axis is not None and self.rolled.op == "scatter"
-        self._lanes = 1 if target.is_gpu else target.lanes(max(8, self.plain.dtype.bits))
+        self._lanes = 1 if target.is_gpu else lanes_for(self.plain, target)
         self._most = THREAD_VECTORS if target.is_gpu else SPILLING * target.registers
         self._codes: dict[Schedule, Unrolled] = {}
         self._predicted: dict[Schedule, float] = {}
@@ -119,6 +119,8 @@ class Space:
             tile, block = schedule.tile(a), schedule.block(a)
             if not 1 <= tile <= block <= max(1, a.size):
                 return f"{a}: 1 <= tile {tile} <= block {block} <= size {a.size} does not hold"
+        if schedule.pairs != self.default.pairs:
+            return f"pairs: {schedule.pairs} is not what the target asks for"
         if schedule.reassociate == self.strict:
             return f"reassociate: {schedule.reassociate} is not what the precision asks for"
         serial = sorted(a.name for a in self.axes if schedule.block(a) > schedule.tile(a))
@@ -360,7 +362,8 @@ class Space:
         loops = [name for name in dict.fromkeys((*order, *serial)) if name in serial]
         own = vector.name if vector is not None and tiles[vector] > 1 else None
         sizes, whole = _pairs_of(tiles, self.axes), _pairs_of(cut, self.axes)
-        return Schedule(own, sizes, whole, tuple(loops), lanes, not self.strict)
+        free, pairs = not self.strict, self.default.pairs
+        return Schedule(own, sizes, whole, tuple(loops), lanes, free, pairs=pairs)
 
     def _folding(self, blocks: Sizes, fold: int) -> Schedule:
         made = self._made(None, dict.fromkeys(self.axes, 1), blocks, (), self.target.lanes(32))
@@ -553,7 +556,8 @@ def from_json(text: str) -> Schedule:
     found["order"] = tuple(_typed("order", x, str) for x in _typed("order", found["order"], list))
     if found["vector"] is not None:
         _typed("vector", found["vector"], str)
-    _typed("reassociate", found["reassociate"], bool)
+    for name in ("pairs", "reassociate"):
+        _typed(name, found[name], bool)
     if _typed("lanes", found["lanes"], int) < 1 or _typed("fold", found["fold"], int) < 0:
         raise ParseError("a schedule's lanes are at least 1, and its fold at least 0")
     return Schedule(**found)

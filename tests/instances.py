@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dodeca.decompose import Decomposer
 from dodeca.dialect import DTYPES, DType
 from dodeca.dialect.interpreter import evaluate
 from dodeca.dialect.ops import context
 from dodeca.explaining import laws
 from dodeca.passes import terms
-from dodeca.passes.decompose import Decomposer, axis_order
 from dodeca.passes.egraph import Budget, Saturated, saturate
-from dodeca.passes.index import Axis, of_axis
+from dodeca.passes.index import Axis, axis_order, of_axis
 from dodeca.passes.rules import TABLE, Rewrite, Rule
 from dodeca.passes.terms import Term
 from ml_dtypes import finfo

@@ -19,8 +19,7 @@ from dodeca.dialect import DTYPES
 from dodeca.explaining import equality, programs
 from dodeca.explaining.equality import Question, Search, Trace
 from dodeca.passes import rules, terms
-from dodeca.passes.decompose import axis_order
-from dodeca.passes.index import Axis, of_axis
+from dodeca.passes.index import Axis, axis_order, of_axis
 from dodeca.passes.terms import Term, postorder
 from instances import instance, pattern, run
 from test_derivations import PENDING

@@ -28,7 +28,7 @@ from dodeca.runtime.toolchain import assemble_ptx, find_ptxas
 from mlir import ir
 from programs import PROGRAMS
 
-GPUS = [name for name in TARGETS if name != "cpu"]
+GPUS = [name for name, row in TARGETS.items() if row.is_gpu]
 
 
 def flat(results) -> list[np.ndarray]:
@@ -135,8 +135,8 @@ def test_a_tile_program_of_the_text_is_that_of_the_pipeline() -> None:
 
 def test_assembly_is_written_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    emit = jit.assembly_for_host
-    monkeypatch.setattr(jit, "assembly_for_host", lambda text: asked.append(text) or emit(text))
+    emit = jit.assembly_of
+    monkeypatch.setattr(jit, "assembly_of", lambda text: asked.append(text) or emit(text))
     compiled = compile_module(PROGRAMS["attention"].graph().module)
     exe = Executable(compiled, {})
     assert not asked

@@ -16,9 +16,8 @@ import pytest
 from dodeca.dialect import DTYPES
 from dodeca.passes import rules, terms
 from dodeca.passes.comprehend import Comprehension
-from dodeca.passes.decompose import axis_order
 from dodeca.passes.egraph import Budget, Split, saturate
-from dodeca.passes.index import Axis, Expr, of_axis, of_term
+from dodeca.passes.index import Axis, Expr, axis_order, of_axis, of_term
 from dodeca.passes.terms import Term
 from instances import (
     FLOATS,

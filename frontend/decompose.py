@@ -8,28 +8,18 @@ read again by `comprehend`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from mlir import ir
 
-from ..dialect import ops
-from ..dialect.errors import CompileError
-from ..dialect.views import View
-from . import terms
-from .index import Atom, Axis, Datum, Expr, Quotient, of_term
-from .terms import REDUCTIONS, Term, postorder
+from .dialect import ops
+from .dialect.errors import CompileError
+from .dialect.views import View
+from .passes import terms
+from .passes.index import Atom, Axis, Datum, Expr, Quotient, axis_order, of_term
+from .passes.terms import REDUCTIONS, Term, postorder
 
 Place = tuple[Expr, ...]  # where a tensor is read: an expression for each of its dimensions
-
-
-def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
-    """Output axes by position, then reduction axes by number: the dimensions of a part's tensor."""
-
-    def rank(axis: Axis) -> tuple[bool, int]:
-        return axis.name[0] == "r", int(re.sub(r"\D", "", axis.name))
-
-    return tuple(sorted(axes, key=rank))
 
 
 class Decomposer:
