@@ -143,10 +143,10 @@ def _wanted(kernel: Chosen) -> Iterator[tuple[str, Order]]:
         if x.op != "load" or kernel.schedule.fold:
             continue
         name, index, _ = x.attr
-        folded = [fold.attr for fold in around if fold.attr in x.axes][-1:]
-        places = [i for i, e in enumerate(index) if any(e.coefficient(a) for a in folded)]
+        folded = [fold.attr for fold in around if fold.attr in x.axes]
+        places = [i for i, e in enumerate(index) if any(e.coefficient(a) for a in folded[-1:])]
         if len(places) == 1 and places[0] < len(index) - 1:
             vector = [a for a in kernel.axes if a.name == kernel.schedule.vector]
-            if not any(e.coefficient(a) for a in vector for e in index[-1:]):
+            if len(folded) > 1 or not any(e.coefficient(a) for a in vector for e in index[-1:]):
                 last = places[0]
                 yield name, (*(i for i in range(len(index)) if i != last), last)

@@ -252,7 +252,7 @@ def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int, most: int
 
 def _fitting(size: int, rows: int) -> int:
     """So many rows, or somewhat fewer where the last tile would overlap much."""
-    waste = {n: -(-size // n) * n / size for n in range(rows, rows - rows // 3 - 1, -1)}
+    waste = {n: -(-size // n) * n / size for n in range(rows, rows * 3 // 4, -1)}
     return min(size, rows if waste[rows] < 1.05 else min(waste, key=waste.__getitem__))
 
 
