@@ -61,6 +61,7 @@ _ROWS = [
     _row("float64", "f64", "float", 64, "longdouble"),
     _row("int8", "i8", "int", 8),
     _row("uint8", "ui8", "uint", 8),
+    _row("int16", "i16", "int", 16),
     _row("int32", "i32", "int", 32),
     _row("int64", "i64", "int", 64),
     _row("bool", "i1", "bool", 8),

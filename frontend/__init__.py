@@ -156,6 +156,7 @@ __all__ = [
     "greater_equal",
     "inf",
     "int8",
+    "int16",
     "int32",
     "int64",
     "invert",

@@ -159,7 +159,7 @@ take_along_axis = gather
 float32, float16, bfloat16, float64 = (
     DTYPES[n] for n in ("float32", "float16", "bfloat16", "float64")
 )
-int8, uint8, int32, int64 = (DTYPES[n] for n in ("int8", "uint8", "int32", "int64"))
+int8, uint8, int16, int32, int64 = (DTYPES[n] for n in ("int8", "uint8", "int16", "int32", "int64"))
 bool = DTYPES["bool"]
 
 inf = float("inf")

@@ -4,8 +4,8 @@ Tensors of one kind meet in the wider dtype; an integer and a float meet in the 
 Python scalars (and numpy's scalars, which numpy's own arithmetic returns for them) are weak: they
 take the dtype of the tensor, unless their kind is higher, and then the default dtype of their kind,
 int64 or float32. Where this differs from numpy: int32 and float32 give float32, not float64; a
-float from integers is float32, not float64; int8 and uint8 give int32, since there is no int16;
-float16 and bfloat16 give float32; numpy's scalars are weak.
+float from integers is float32, not float64; float16 and bfloat16 give float32; numpy's scalars are
+weak.
 
     >>> result_type(dd.zeros(3, dtype="int32"), 2.5)
     float32
@@ -50,7 +50,7 @@ def join(a: DType, b: DType) -> DType:
     if _RANK[a.kind] != _RANK[b.kind]:
         return a if _RANK[a.kind] > _RANK[b.kind] else b
     if a.bits == b.bits:  # float16 with bfloat16, int8 with uint8
-        return DTYPES["float32"] if a.is_float else DTYPES["int32"]
+        return DTYPES["float32"] if a.is_float else DTYPES["int16"]
     return a if a.bits > b.bits else b
 
 

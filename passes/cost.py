@@ -18,7 +18,7 @@ from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
 from .loops import Around, joint, paired, spread, standing
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
-from .schedule import Schedule, fold_schedules, scatter_schedules, schedules, step_schedules
+from .schedule import Schedule, fold_schedules, scatter_schedules, schedules
 from .stage import LOCAL_BYTES, fold_axis, stage
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
@@ -151,7 +151,7 @@ def step_schedule(axes: tuple[Axis, ...], term: Term, target: Target) -> Schedul
         _Counter(schedule, axes, target, work).run(term, 1)
         return work.instructions + work.fetched * target.rate / target.cache_bandwidth
 
-    return min(step_schedules(axes, term, target), key=instructions)
+    return min(schedules(axes, term, target, inside=True), key=instructions)
 
 
 @dataclass
@@ -191,7 +191,9 @@ def _parts(root: Term) -> _Parts:
             price = 4.0 if known else INSTRUCTIONS[x.op]
             key = (around, x.axes, x.dtype.bits)
             price *= 4.0 if x.dtype.name == "bfloat16" else 1.0
-            price *= 0.5 if around and paired(around[-1]) and x is around[-1].args[0] else 1.0
+            if around and paired(around[-1]):  # two products at once, of words as they lie there
+                words = x.op == "cast" and x.args[0].dtype.bits == 16
+                price *= 0.2 if words else 0.5 if x is around[-1].args[0] else 1.0
             found.prices[key] = found.prices.get(key, 0.0) + price
     return found
 

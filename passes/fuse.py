@@ -15,7 +15,7 @@ from mlir import ir
 
 from ..dialect import ops
 from ..dialect.errors import CompileError
-from ..dialect.ops import entry_function, named_arguments
+from ..dialect.ops import TensorType, entry_function, named_arguments
 from . import terms
 from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
@@ -179,6 +179,9 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
+        narrow = name == "cast" and TensorType.of(op.operands[0]).dtype.bits == 8
+        if narrow and value in region.prepared:  # weights stay as narrow as they are
+            quick.add(value)
         if name in QUICK and all(x in quick for x in op.operands):
             quick.add(value)
         again = value in quick or (name == "contiguous" and spreads(op))

@@ -65,25 +65,23 @@ def joint(root: Term) -> dict[Term, Around]:
 
 @cache
 def paired(fold: Term) -> bool:
-    """Whether it sums products of bytes: processors add up two of them in one instruction."""
+    """Whether it sums products of integers of at most 16 bits: processors add up two of them in one
+    instruction."""
     body = fold.args[0]
-    bytes_in = [x.args[0] for x in body.args if x.op == "cast" and x.args[0].dtype.bits == 8]
-    usual = (fold.op, body.op, body.dtype.name) == ("sum", "mul", "int32")
-    return usual and len(bytes_in) == 2 and all(fold.attr in x.axes for x in bytes_in)
+    if (fold.op, body.op, body.dtype.name) != ("sum", "mul", "int32"):
+        return False
+    narrow = [x.args[0].dtype for x in body.args if x.op == "cast" and fold.attr in x.axes]
+    return len([kind for kind in narrow if not kind.is_float and kind.bits <= 16]) == 2
 
 
 @lru_cache(4096)
 def spread(root: Term, vector: str | None) -> frozenset[Term]:
     """The loads that lack an axis which that has that they are part of: one element of theirs goes
     with a whole vector."""
-    loads = [(around, x) for around, x in standing(root) if x.op == "load"]
-    beside = (
-        (x, around[-1].args[0] if around else root)
-        for around, x in loads
-        if not around or not paired(around[-1])
-    )
-    lacking = ((x, {a.name for a in y.axes - x.axes}) for x, y in beside)
-    return frozenset(x for x, names in lacking if vector in names)
+    loads = [(x, around[-1:]) for around, x in standing(root) if x.op == "load"]
+    beside = ((x, y.args[0]) for x, around in loads for y in around if not paired(y))
+    lacking = [(x, y.axes - x.axes) for x, y in (*beside, *((x, root) for x, a in loads if not a))]
+    return frozenset(x for x, axes in lacking if vector in {a.name for a in axes})
 
 
 def goes_on(fold: Term, root: Term) -> bool:

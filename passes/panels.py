@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from ..dialect import DTYPES
 from . import cost, terms
 from .collapse import forms
 from .index import Axis, of_axis
-from .loops import standing
+from .loops import paired, standing
 from .schedule import Schedule, lanes_for, schedules
 from .targets import Target
 from .terms import Term
@@ -76,14 +77,11 @@ def _ways(
         ways: list[Schedule] = []  # along the vector axis: the same for panels of every width
         for width in (n * lanes for n in WIDTHS if loads and vector.size % (n * lanes) == 0):
             known, copies = dict[Term, Term](), list[Chosen]()
-            for load, folded in loads:
-                free = load.attr[0] in early
-                order = [a for a in kernel.axes if a in load.axes and a is not vector]
-                copy = _copy(load, (*order, vector, *folded), vector, width, free, target, strict)
-                place = of_axis(vector)
-                index = (*map(of_axis, order), place // width, *map(of_axis, folded), place % width)
-                shape = tuple(a.size for a in copy.axes)
-                known[load] = terms.load(copy.name, index, shape, load.dtype)
+            for read, copied, folded in loads:
+                outer = sorted((a for a in kernel.axes if a in read.axes), key=vector.__eq__)
+                free = copied.loads[0].attr[0] in early
+                copy, new = _copy(copied, (*outer, *folded), vector, width, free, target, strict)
+                known[read] = terms.cast(new, read.dtype)
                 copies.append(copy)
             term = terms.at(plain, {}, known)
             every = () if ways else forms(term, kernel.axes)
@@ -98,33 +96,46 @@ def _ways(
 
 def _packable(
     root: Term, axes: tuple[Axis, ...], vector: Axis, early: Collection[str]
-) -> Iterator[tuple[Term, list[Axis]]]:
-    """The loads along `vector` inside sums that are read more than once, or are there early; and
-    the axes of the loops around each, the innermost last."""
+) -> Iterator[tuple[Term, Term, list[Axis]]]:
+    """The loads along `vector` inside sums that are read more than once, or are there early; what
+    is copied of each; and the axes of the loops around it, the innermost last.
+
+    Of bytes that are multiplied in pairs, both operands are, and widened: what is there early not.
+    """
     for around, x in standing(root):
         folded = [fold.attr for fold in around if fold.attr in x.axes]
-        if x.op != "load" or x.children or vector not in x.axes or not folded:
+        load = x.args[0] if x.op == "cast" else x
+        if load.op != "load" or load.children or not folded:
+            continue
+        widens = paired(around[-1]) and load.dtype.bits == 8 and load.attr[0] not in early
+        if widens and x is not load:
+            yield x, terms.cast(load, DTYPES["int16"]), folded
+        if widens or x is not load or vector not in x.axes:
             continue
         every = (*axes, *(fold.attr for fold in around))
         if x.attr[0] in early or any(a not in x.axes for a in every if a.size > 1):
-            yield x, folded
+            yield x, x, folded
 
 
 def _copy(
-    load: Term,
+    copied: Term,
     order: tuple[Axis, ...],
     vector: Axis,
     width: int,
     free: bool,
     target: Target,
     strict: bool,
-) -> Chosen:
-    """The kernel that copies what a load reads, its axes in this order, one of them in panels."""
-    sizes = [a.size // width if a is vector else a.size for a in order]
-    axes = tuple(Axis(f"d{i}", n) for i, n in enumerate([*sizes, width]))
+) -> tuple[Chosen, Term]:
+    """The kernel that copies an operand, its axes in this order, the vector's in panels; and how it
+    is read then."""
+    index = [of_axis(a) // width if a is vector else of_axis(a) for a in order]
+    index += [of_axis(vector) % width] if vector in order else []
+    axes = tuple(Axis(f"d{i}", e.range[1] + 1) for i, e in enumerate(index))
     places = {a: of_axis(d) for a, d in zip(order, axes, strict=False)}
-    places[vector] = places[vector] * width + of_axis(axes[-1])
-    term = terms.at(load, places)
+    if vector in order:
+        places[vector] = places[vector] * width + of_axis(axes[-1])
+    term, shape = terms.at(copied, places), tuple(a.size for a in axes)
     taken, schedule = cost.cheapest(term, axes, target, strict)
-    name = f"p{term.digest}_{'x'.join(str(a.size) for a in axes)}"
-    return Chosen(name, axes, term, schedule, 0.0 if free else taken, free)
+    name = f"p{term.digest}_{'x'.join(map(str, shape))}"
+    new = terms.load(name, tuple(index), shape, copied.dtype)
+    return Chosen(name, axes, term, schedule, 0.0 if free else taken, free), new

@@ -49,21 +49,14 @@ class Schedule:
 
 
 def schedules(
-    axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False
+    axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False, inside: bool = False
 ) -> Iterator[Schedule]:
-    """The schedules that are worth looking at, generated from the kernel's shape."""
-    for found in dict.fromkeys(_all(axes, root, target, 4 * target.units)):
-        yield replace(found, reassociate=not strict, pairs=_pairs(root, target))
-
-
-def step_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
-    """The schedules of a step inside a program: its loops run over all of its axes."""
-    for found in dict.fromkeys(_all(axes, root, target, 1)):
-        yield replace(found, pairs=_pairs(root, target))
-
-
-def _pairs(root: Term, target: Target) -> bool:
-    return target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
+    """The schedules that are worth looking at, generated from the kernel's shape; `inside` a
+    program, of a step whose loops run over all of its axes."""
+    pairs = target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
+    for found in dict.fromkeys(_all(axes, root, target, 1 if inside else 4 * target.units)):
+        own = strict or pairs
+        yield replace(found, reassociate=not strict, pairs=pairs) if own else found
 
 
 def fold_schedules(

@@ -524,22 +524,21 @@ class _Emitter:
         """x[j] * y[j] + x[j + 1] * y[j + 1] for a sum over j, from products of neighbours in one
         vector: LLVM knows the instructions for that."""
         size, axis = level.tiles[dims[-1]], fold.attr
-        pairs, apart = (
-            ir.VectorType.get([size], _bits(16)),
-            ir.VectorType.get([2 * size], _bits(8)),
-        )
 
         def line(x: Term, offsets: Offsets) -> ir.Value:
             value, have = self.value(x, level), level.shape(x.axes)
             at = {a: offsets[a] for a in have if a in offsets}
             if have[-1] == axis:
-                two = vector.bitcast(ir.VectorType.get([1], _bits(16)), _part(value, at))
-                found = vector.broadcast(pairs, vector.extract(two, [], [0]))
+                pair = ir.IntegerType.get_signless(2 * x.dtype.bits)
+                two = vector.bitcast(ir.VectorType.get([1], pair), _part(value, at))
+                every = vector.broadcast(ir.VectorType.get([size], pair), two)
+                kind = ir.VectorType.get([2 * size], ir.VectorType(value.type).element_type)
+                found = vector.bitcast(kind, every)
             else:
                 ends = (_part(value, {**at, axis: n}) for n in (0, 1))
                 order = [i // 2 + i % 2 * size for i in range(2 * size)]
                 found = vector.shuffle(*ends, order)
-            return expand.cast(vector.bitcast(apart, found), x.dtype.name, "int32")
+            return expand.cast(found, x.dtype.name, "int32")
 
         def row(offsets: Offsets) -> ir.Value:
             x, y = (line(operand.args[0], offsets) for operand in fold.args[0].args)
@@ -632,10 +631,6 @@ def _load_lines(
         return square(*{**offsets, along: 0}.values())[offsets[along]]
 
     return _rows(line if along == dims[-1] else row, dims, level)
-
-
-def _bits(width: int) -> ir.Type:
-    return ir.IntegerType.get_signless(width)
 
 
 def _number(value: int, dims: Dims, level: Level) -> ir.Value:

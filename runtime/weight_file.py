@@ -27,6 +27,7 @@ NAMES = {  # the format's names of dtypes, and ours
     "F64": "float64",
     "I8": "int8",
     "U8": "uint8",
+    "I16": "int16",
     "I32": "int32",
     "I64": "int64",
     "BOOL": "bool",

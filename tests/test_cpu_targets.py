@@ -1,4 +1,4 @@
-"""Code for other CPUs: compiled here, read as assembly; what this machine can run is run elsewhere."""
+"""Code for other CPUs: compiled here, and read as assembly; and the pairs of products of bytes."""
 
 import re
 
@@ -29,10 +29,12 @@ def of(dtype):
     return np.zeros((64, 256), dtype), np.zeros((256, 128), dtype)
 
 
+A16, B16 = A8.astype(np.int16), B8.astype(np.int16)
 HALF, BRAIN, SINGLE = of(np.float16), of(ml_dtypes.bfloat16), of(np.float32)
 # function, arrays, target: what its instructions must be, and must not be
 CASES = {
     "bytes on AVX2": (byte_product, (A8, B8), "cpu:haswell", r"vpmaddwd.*ymm", r"vpmulld"),
+    "words on AVX2": (byte_product, (A16, B16), "cpu:haswell", r"vpmaddwd.*ymm", r"vpmulld"),
     "bytes on VNNI": (byte_product, (A8, B8), "cpu:sapphirerapids", r"vpdpwssd.*zmm", r"vpmulld"),
     "bytes on NEON": (byte_product, (A8, B8), "cpu:neoverse-n1", r"smlal2?\s+v\d+\.4s", r"addp"),
     "float on AVX2": (matmul, SINGLE, "cpu:haswell", r"vfmadd\d+ps.*ymm", r"zmm|vmulps"),
@@ -68,11 +70,14 @@ def test_a_program_for_another_cpu_is_saved_and_not_run(target, tmp_path):
     assert again.ir("text") == exe.ir("text")
 
 
-# Sums of products of bytes take pairs; sizes that are odd or below a tile, and the largest products.
+# Sums of products of bytes take pairs: odd sizes, sizes below a tile, and the largest products.
 SHAPES = [(1, 1, 1), (1, 7, 16), (5, 9, 33), (6, 64, 16), (7, 65, 48), (64, 64, 64), (2, 1, 32)]
 
 
-@pytest.mark.parametrize("kinds", [(x, y) for x in ("int8", "uint8") for y in ("int8", "uint8")])
+KINDS = ("int8", "uint8", "int16")
+
+
+@pytest.mark.parametrize("kinds", [(x, y) for x in KINDS for y in KINDS])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_of_bytes_are_exact(shape, kinds):
     m, k, n = shape
@@ -82,7 +87,17 @@ def test_products_of_bytes_are_exact(shape, kinds):
         return rng.choice([np.iinfo(kind).min, np.iinfo(kind).max, 1], size).astype(kind)
 
     x, y = ends((m, k), kinds[0]), ends((k, n), kinds[1])
-    expected = x.astype(np.int64) @ y.astype(np.int64)
+    expected = (x.astype(np.int64) @ y.astype(np.int64)).astype(np.int32)  # int32 wraps
     for precision in ("fast", "strict"):
         result = dd.compile(byte_product, x, y, precision=precision)(x, y)
         np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_weights_of_bytes_stay_bytes(rows):
+    rng = np.random.default_rng(rows)
+    x, w = (rng.integers(-128, 128, size).astype(np.int8) for size in ((rows, 256), (96, 256)))
+    weight = dd.asarray(w)
+    exe = dd.compile(lambda x: dd.matmul(x.astype("int32"), weight.astype("int32").mT), x)
+    np.testing.assert_array_equal(exe(x), x.astype(np.int32) @ w.astype(np.int32).T)
+    assert all(array.dtype == np.int8 for array in exe.resident.values())

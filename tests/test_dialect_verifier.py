@@ -107,8 +107,8 @@ def test_types_that_are_none() -> None:
     with context():
         with pytest.raises(DtypeError, match="expected a ranked tensor, got vector<4xf32>"):
             TensorType.of(ir.Type.parse("vector<4xf32>"))
-        with pytest.raises(DtypeError, match="element type i16 of tensor<4xi16> is not one of"):
-            TensorType.of(ir.Type.parse("tensor<4xi16>"))
+        with pytest.raises(DtypeError, match="element type ui16 of tensor<4xui16> is not one of"):
+            TensorType.of(ir.Type.parse("tensor<4xui16>"))
         with pytest.raises(DtypeError, match="expected a ranked tensor, got tensor<\\*xf32>"):
             TensorType.of(ir.Type.parse("tensor<*xf32>"))
 

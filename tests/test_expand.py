@@ -62,7 +62,7 @@ DTYPES = {
     "bool": np.dtype(np.bool_),
 }
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-INTEGERS = ("int8", "uint8", "int32", "int64")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 APPROXIMATE = ("exp2", "log2", "sin")
 SHAPES = [(8,), (), (2, 4)]
 DIVISORS = [1.0, -1.0, 4.0, 0.25, 2.0**40, 3.0]

@@ -178,7 +178,7 @@ def test_float16_layer_norm_of_large_values() -> None:
     np.testing.assert_allclose(run(dd.layer_norm, x), expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "int64"])
 @pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
 def test_integer_division_is_exact(name: str, kind: str) -> None:
     rng = np.random.default_rng(3)
@@ -196,7 +196,7 @@ def test_integer_division_is_exact(name: str, kind: str) -> None:
     np.testing.assert_array_equal(by_seven, getattr(np, name)(few, np.array(7, kind)))
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integer_powers_wrap(kind: str) -> None:
     x = np.array([0, 1, 2, 3, 7, 10, 100, np.iinfo(kind).max, np.iinfo(kind).min], kind)
     y = np.arange(9).astype(kind) * 3

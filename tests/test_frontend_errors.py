@@ -116,7 +116,7 @@ ROWS: list[tuple[Callable[[], Any], type[dd.Error], str]] = [
     (lambda: x(2) & x(2), dd.DtypeError, "bitwise_and: takes bools, not float32"),
     (lambda: x(2).astype("int3"), dd.DtypeError, "unknown dtype 'int3'"),
     (lambda: dd.bitcast(x(2), "int64"), dd.DtypeError, "no common bit pattern"),
-    (lambda: dd.Tensor(np.ones(3, np.int16)), dd.DtypeError, "int16"),
+    (lambda: dd.Tensor(np.ones(3, np.uint16)), dd.DtypeError, "uint16"),
     (lambda: dd.zeros((2, -1)), dd.ShapeError, "zeros: the shape (2, -1) has a negative size"),
     (lambda: dd.gelu(x(2), approximate="no"), dd.Error, "'none' or 'tanh'"),
     (lambda: dd.arange(0, 5, 0), dd.ShapeError, "the step is 0"),

@@ -225,7 +225,18 @@ def test_broadcasting(a: tuple[int, ...], b: tuple[int, ...], data: Draw) -> Non
 REDUCTIONS = {
     "sum": (
         np.sum,
-        ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int32", "int64", "bool"],
+        [
+            "float32",
+            "float16",
+            "bfloat16",
+            "float64",
+            "int8",
+            "uint8",
+            "int16",
+            "int32",
+            "int64",
+            "bool",
+        ],
     ),
     "prod": (np.prod, ["float32", "int8", "int64", "bool"]),
     "max": (np.max, ["float32", "bfloat16", "int8", "uint8", "int64", "bool"]),

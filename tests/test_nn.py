@@ -174,8 +174,8 @@ def test_safetensors(tmp_path: Path) -> None:
             dd.safetensors.load(broken)
     with pytest.raises(dd.ParseError, match=r"absent\.safetensors"):
         dd.safetensors.load(tmp_path / "absent.safetensors")
-    save_file({"x": np.zeros(3, np.int16)}, broken)
-    with pytest.raises(dd.DtypeError, match=r"broken\.safetensors: x is I16"):
+    save_file({"x": np.zeros(3, np.uint16)}, broken)
+    with pytest.raises(dd.DtypeError, match=r"broken\.safetensors: x is U16"):
         dd.safetensors.load(broken)
 
 

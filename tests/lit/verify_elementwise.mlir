@@ -56,9 +56,9 @@ func.func @result_dtype(%x: tensor<3xf32>) {
 
 // -----
 
-func.func @unknown_dtype(%x: tensor<3xi16>) {
-  // expected-error @below {{element type i16 of tensor<3xi16> is not one of dodeca's}}
-  %0 = "dodeca.add"(%x, %x) : (tensor<3xi16>, tensor<3xi16>) -> tensor<3xi16>
+func.func @unknown_dtype(%x: tensor<3xui16>) {
+  // expected-error @below {{element type ui16 of tensor<3xui16> is not one of dodeca's}}
+  %0 = "dodeca.add"(%x, %x) : (tensor<3xui16>, tensor<3xui16>) -> tensor<3xui16>
   return
 }
 
