@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect.errors import ArgumentError
+from ..dialect.errors import ArgumentError, TargetError
 from .arguments import Inputs, Pointers, result_maker, take_outputs, take_weights
+from .counters import Counts
 from .cpu import Code, CpuRunner, read_by_calls, thread_count
 from .cpu_features import CpuNeeds
 from .device import no_launch
@@ -195,6 +196,19 @@ class Executable:
         inputs = self._inputs.take(arrays, {})
         results = simulate(self.program, inputs, self._weights, reverse=reverse)
         return self._result(results)
+
+    def count(self, *arrays: Any) -> list[Counts]:
+        """Run a GPU program's plan on this CPU, and count what each launch does to memory.
+
+        Sectors of global memory, cycles of shared memory with its bank conflicts, instructions of
+        matrix units, bytes; in the order of the plan. TargetError for a program of a CPU.
+        """
+        if self._runner is not None:
+            raise TargetError("count: a program for a CPU has no warps; compile it for a GPU")
+        from .simulate import simulate_with_counts
+
+        inputs = self._inputs.take(arrays, {})
+        return simulate_with_counts(self.program, inputs, self._weights)[1]
 
     def profile(self, *arrays: Any, repeats: int = 20) -> Profile:
         """Time each launch of the plan on this CPU, beside the seconds that were predicted for it.

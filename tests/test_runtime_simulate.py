@@ -1,10 +1,12 @@
 """GPU programs on this CPU, from LLVM IR as the two vendors' compilers have it."""
 
+import dodeca as dd
 import numpy as np
 import pytest
 from dodeca.dialect.errors import CompileError, Error, TargetError
 from dodeca.runtime import Executable
 from dodeca.runtime.program import Buffer, Kernel, Launch, Program
+from dodeca.runtime.simulate import simulate, simulate_with_counts
 
 NVPTX = """
 target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
@@ -178,14 +180,22 @@ def test_prepared_buffers_and_zero_grids():
 
 @pytest.mark.parametrize("target", FLAVOURS)
 def test_a_write_outside_a_buffer_is_caught(target):
-    exe = executable(target, FLAVOURS[target], size=1001)
+    exe, x = executable(target, FLAVOURS[target], size=1001, grid=1001), np.zeros(1000, "f4")
+    message = (
+        r"kernel k, block \(7, 0, 0\), thread \(104, 0, 0\) reads 4 bytes 0 bytes after the end of "
+        r"its argument 0 \('input'\), at `%v = load float, ptr %pa?, align 4`"
+    )
+    with pytest.raises(Error, match=message):
+        exe.simulate(x)
     message = r"kernel k wrote outside its argument 1 \('scratch'\), 0 bytes after its end"
     with pytest.raises(Error, match=message):
-        exe.simulate(np.zeros(1000, "f4"))
+        simulate(exe.program, {0: x}, {}, checked=False)
     before = FLAVOURS[target].replace("%i = zext nneg i32 %id to i64", "%i = sub i64 -1, 3")
     before = before.replace("%wide = zext nneg i32 %id to i64", "%wide = sub i64 -1, 3")
-    with pytest.raises(Error, match="bytes before its start"):
-        executable(target, before).simulate(np.zeros(1000, "f4"))
+    with pytest.raises(Error, match="16 bytes before the start of its argument 0"):
+        executable(target, before).simulate(x)
+    with pytest.raises(Error, match=r"wrote outside its argument 1.*bytes before its start"):
+        simulate(executable(target, before).program, {0: x}, {}, checked=False)
 
 
 def test_a_race_shows_in_the_other_order():
@@ -203,12 +213,10 @@ declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 
 
 REFUSED = [
-    ("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", "the barrier nvvm.barrier.cta"),
-    ("call void @llvm.amdgcn.s.barrier()", "the barrier amdgcn.s.barrier is not simulated yet"),
-    ("store float 0.0, ptr addrspace(3) @shared", r"workgroup \(shared\) memory is not simulated"),
-    ("%a = call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 0, i32 0, i32 0, i32 0)", "nvvm.shfl.sync"),
+    ("call void @llvm.nvvm.barrier.cluster.wait()", "the intrinsic nvvm.barrier.cluster.wait"),
+    ("call void @llvm.amdgcn.s.sendmsg(i32 1, i32 0)", "the intrinsic amdgcn.s.sendmsg"),
     ('call void asm sideeffect "nop", ""()', "inline assembly"),
-    ("store float 0.0, ptr addrspace(7) null", r"memory of addrspace\(7\)"),
+    ("store float 0.0, ptr addrspace(9) null", r"memory of addrspace\(9\)"),
 ]
 
 
@@ -217,6 +225,27 @@ def test_what_is_not_simulated_is_named(line, message):
     text = f"define ptx_kernel void @k(ptr %x, ptr %y) {{\n  {line}\n  ret void\n}}\n"
     with pytest.raises(TargetError, match=rf"kernel k: .*{message}"):
         executable("cuda:sm_80", text).simulate(np.zeros(1000, "f4"))
+
+
+@pytest.mark.parametrize("target", FLAVOURS)
+def test_launches_are_counted(target):
+    exe = executable(target, FLAVOURS[target])
+    first, second = exe.count(np.zeros(1000, "f4"))
+    wave, unit = (64, 64) if target == "hip:gfx942" else (32, 32)
+    for counts in (first, second):
+        assert (counts.kernel, counts.threads) == ("k", 1024)
+        assert counts.global_store.requests == -(-1000 // wave)
+        assert counts.global_store.bytes == counts.global_load.bytes == 4000
+        assert counts.global_store.sectors == counts.global_store.ideal == -(-4000 // unit)
+        assert counts.shared_load.requests == 0
+    results, counts = simulate_with_counts(exe.program, {0: np.zeros(1000, "f4")}, {})
+    assert results[0].shape == (1000,) and len(counts) == 2
+
+
+def test_a_program_for_a_cpu_is_not_counted():
+    exe = dd.compile(lambda x: x + 1, dd.spec((4,)))
+    with pytest.raises(TargetError, match="count: a program for a CPU has no warps"):
+        exe.count(np.zeros(4, "f4"))
 
 
 def test_broken_kernels_are_errors():
