@@ -342,7 +342,7 @@ class _Counter:
             return
         fused = term.op == "sum" and body.op == "mul" and body.dtype.is_float
         price = 0.2 if fused else INSTRUCTIONS[term.op]
-        own = frozenset() if paired(term) else {term.attr}
+        own = frozenset() if inner.pairs(term, self.schedule) else {term.attr}
         vectors = self._vectors(term.dtype.bits, term.axes | own, inner)
         self._count(inner, vectors * price)
         if own and inner.tiles[term.attr] > 1:

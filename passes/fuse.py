@@ -179,10 +179,9 @@ def _candidate_values(region: Region) -> list[ir.Value]:
     for op in region.operations:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
-        narrow = name == "cast" and TensorType.of(op.operands[0]).dtype.bits == 8
-        if narrow and value in region.prepared:  # weights stay as narrow as they are
-            quick.add(value)
-        if name in QUICK and all(x in quick for x in op.operands):
+        early = value in region.prepared  # weights stay as narrow as they are
+        narrow = early and name == "cast" and TensorType.of(op.operands[0]).dtype.bits == 8
+        if narrow or (name in QUICK and all(x in quick for x in op.operands)):
             quick.add(value)
         again = value in quick or (name == "contiguous" and spreads(op))
         reads = readers.get(value, [])

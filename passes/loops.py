@@ -51,7 +51,8 @@ def joint(root: Term) -> dict[Term, Around]:
         below = postorder(list(fold.args))
         around = tuple(made[f][0] for f in first[fold])
         key: Any = (around, fold.attr, fold.axes, fold.args[0].axes)
-        key = (*key, any(a.folds for a in fold.args)) if len(places[fold]) == 1 else fold
+        alike = any(a.folds for a in fold.args), paired(fold)
+        key = (*key, alike) if len(places[fold]) == 1 else fold
         for group in groups.setdefault(key, []):
             if not any(f in below for f in group):
                 break

@@ -81,6 +81,12 @@ class Level:
         axis = None if load.outside else self.line(load.attr[1], dims)
         return axis if axis and self.tiles[axis] == self.tiles[dims[-1]] else None
 
+    def pairs(self, fold: Term, schedule: Schedule) -> bool:
+        """Whether the loop of a reduction, in which this is, adds up products two by two."""
+        wide = self.shape(fold.axes)
+        along = bool(wide) and wide[-1].name == schedule.vector
+        return along and schedule.pairs and self.tiles[fold.attr] == 2 and paired(fold)
+
 
 def top_level(schedule: Schedule, axes: tuple[Axis, ...], outer: tuple[Axis, ...] = ()) -> Level:
     """The level around the serial loops: the grid, inside `outer` axes that are at one place."""

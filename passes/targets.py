@@ -61,8 +61,16 @@ _ROWS = [
     _cpu("sapphirerapids", "x86_64-unknown-linux-gnu", 64, 32, "-prefer-256-bit"),
     _cpu("neoverse-n1", "aarch64-unknown-linux-gnu", 16, 32),
     _gpu("cuda", "sm_80", 6912, 1.5e12, "+ptx80"),
+    _gpu("cuda", "sm_86", 10496, 0.94e12, "+ptx80"),
+    _gpu("cuda", "sm_89", 16384, 1.0e12, "+ptx80"),
     _gpu("cuda", "sm_90", 16896, 3.3e12, "+ptx80"),
+    _gpu("cuda", "sm_90a", 16896, 3.3e12, "+ptx80"),
+    _gpu("cuda", "sm_100a", 18944, 8.0e12, "+ptx86"),
+    _gpu("cuda", "sm_120", 21760, 1.8e12, "+ptx87"),
+    _gpu("hip", "gfx90a", 6656, 1.6e12),
     _gpu("hip", "gfx942", 19456, 5.3e12),
+    _gpu("hip", "gfx950", 16384, 8.0e12),
     _gpu("hip", "gfx1100", 6144, 0.96e12),
+    _gpu("hip", "gfx1201", 4096, 0.64e12),
 ]
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}

@@ -34,7 +34,7 @@ from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, Expr, Quotient, of_axis
-from .loops import Around, joint, paired, spread
+from .loops import Around, joint, spread
 from .placement import Level, carries_on, deep_recursion, reduction_tile, tile_step, top_level
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, kept_in, stage
@@ -482,7 +482,7 @@ class _Emitter:
         what they are added to, if not nothing."""
         axis, outside = group[0].attr, inner.parent
         assert outside is not None
-        pairs = inner.tiles[axis] == 2 and paired(group[0])  # their products are added up at once
+        pairs = inner.pairs(group[0], self.schedule)
         dims = inner.shape(group[0].axes if pairs else group[0].args[0].axes | {axis})
 
         def turn(accumulators: Sequence[ir.Value]) -> list[ir.Value]:
@@ -535,9 +535,9 @@ class _Emitter:
                 kind = ir.VectorType.get([2 * size], ir.VectorType(value.type).element_type)
                 found = vector.bitcast(kind, every)
             else:
-                ends = (_part(value, {**at, axis: n}) for n in (0, 1))
+                first, second = (_part(value, {**at, axis: n}) for n in (0, 1))
                 order = [i // 2 + i % 2 * size for i in range(2 * size)]
-                found = vector.shuffle(*ends, order)
+                found = vector.shuffle(first, second, order)
             return expand.cast(found, x.dtype.name, "int32")
 
         def row(offsets: Offsets) -> ir.Value:

@@ -203,7 +203,7 @@ class Executable:
         Sectors of global memory, cycles of shared memory with its bank conflicts, instructions of
         matrix units, bytes; in the order of the plan. TargetError for a program of a CPU.
         """
-        if self._runner is not None:
+        if self.target.startswith("cpu"):
             raise TargetError("count: a program for a CPU has no warps; compile it for a GPU")
         from .simulate import simulate_with_counts
 

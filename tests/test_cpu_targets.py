@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dodeca.dialect.errors import TargetError
 from dodeca.passes.targets import TARGETS
+from fuzz_kernels import draw_schedules, subjects_of
 
 OTHERS = [name for name in TARGETS if name.startswith("cpu:")]
 A8, B8 = np.zeros((64, 256), np.int8), np.zeros((256, 128), np.int8)
@@ -101,3 +102,24 @@ def test_weights_of_bytes_stay_bytes(rows):
     exe = dd.compile(lambda x: dd.matmul(x.astype("int32"), weight.astype("int32").mT), x)
     np.testing.assert_array_equal(exe(x), x.astype(np.int32) @ w.astype(np.int32).T)
     assert all(array.dtype == np.int8 for array in exe.resident.values())
+
+
+def beside_another(x, y, z):
+    """Two sums in one loop, of which one takes pairs."""
+    wide = x.astype("int32")[:, :, None]
+    return (wide * y.astype("int32")[None]).sum(1), (wide * z[None]).sum(1)
+
+
+PRODUCTS = {
+    "a product": (byte_product, ((7, 11), "int8"), ((11, 24), "uint8")),
+    "beside another": (beside_another, ((7, 11), "int8"), ((11, 24), "int8"), ((11, 24), "int32")),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_bytes_under_random_schedules(name):
+    function, *specs = PRODUCTS[name]
+    graph = dd.trace(function, *(dd.spec(shape, kind) for shape, kind in specs))
+    kernels = subjects_of(graph, "cpu", "fast")
+    drawn = draw_schedules(kernels, np.random.default_rng(1), 40)
+    assert [kernels[n].judge(schedule) for n, schedule in drawn] == [""] * len(drawn)
