@@ -60,7 +60,9 @@ def assembly_of(llvm_ir: str) -> str:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly(llvm_ir)
-    machine = llvm.Target.from_triple(module.triple).create_target_machine(opt=3, reloc="pic")
+    machine = llvm.Target.from_triple(module.triple).create_target_machine(
+        opt=3, reloc="pic", codemodel="default"
+    )
     return machine.emit_assembly(module)
 
 

@@ -142,6 +142,7 @@ def test_assembly_is_written_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatc
     assert not asked
     for kernel in compiled.kernels.values():
         assert f"{kernel.name}:" in kernel.text and kernel.text in exe.ir("text")
+        assert ".ltext" not in kernel.text  # the code model is that of what runs
     assert asked == [kernel.llvm_ir for kernel in compiled.kernels.values()]
 
 
