@@ -47,11 +47,11 @@ WHILE_TRACING: dict[str, tuple[Callable, str]] = {
     ),
     "an unknown target": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), target="cuda:sm_81"),
-        f"unknown target 'cuda:sm_81'; did you mean 'cuda:sm_80'? (known: {', '.join(TARGETS)})",
+        f"unknown target 'cuda:sm_81'; did you mean 'cuda:sm_89'? (known: {', '.join(TARGETS)})",
     ),
     "a family of targets": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), target="hip"),
-        f"unknown target 'hip'; did you mean 'hip:gfx942'? (known: {', '.join(TARGETS)})",
+        f"unknown target 'hip'; did you mean 'hip:gfx950'? (known: {', '.join(TARGETS)})",
     ),
     "a search": (
         lambda: dd.compile(lambda x: x, dd.spec((2,)), search=60),
