@@ -117,7 +117,7 @@ def _schedule(
 def lanes_for(root: Term, target: Target) -> int:
     """Elements of a vector: of what the reductions add up, or of the result if there are none."""
     summed = [t.args[0].dtype.bits for t in postorder([root]) if t.op in REDUCTIONS]
-    return target.lanes(max(8, *summed) if summed else max(8, root.dtype.bits))
+    return target.lanes(max(summed, default=root.dtype.bits))
 
 
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:

@@ -12,19 +12,21 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dialect.errors import ArgumentError, TargetError
 from .arguments import Inputs, Pointers, result_maker, take_outputs, take_weights
-from .counters import Counts
 from .cpu import Code, CpuRunner, read_by_calls, thread_count
 from .cpu_features import CpuNeeds
 from .device import no_launch
 from .memory import address_of, plan_memory
 from .profile import Profile, profiled
 from .program import Buffer, Kernel, Program
+
+if TYPE_CHECKING:
+    from .counters import Counts  # of the simulator, which few processes need
 
 STAGES = ("dodeca", "kernels", "tile", "llvm", "llvm_ir", "text")
 
