@@ -9,6 +9,7 @@ Nothing but LLVM; no library of device functions is linked.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -33,7 +34,10 @@ def to_llvm_ir(module: ir.Operation, target: Target) -> str:
             op.attributes["target_cpu"] = ir.StringAttr.get(target.chip)
             if target.features:
                 op.attributes["target_features"] = _features(target)
-    return translate(root)
+    # of no size where it is declared: with linkage of its own it would be an array of no bytes
+    return re.sub(
+        r"= internal (addrspace\(3\) global \[0 x i8\]) undef", r"= external \1", translate(root)
+    )
 
 
 def _features(target: Target) -> ir.Attribute:

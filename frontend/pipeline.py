@@ -24,7 +24,7 @@ from .pass_pipeline import Pipeline, build_pipeline
 from .passes.index import Axis
 from .passes.targets import Target
 from .passes.terms import Term, postorder
-from .passes.tile import GRID, read_kernel, tile
+from .passes.tile import GRID, SHARED, read_kernel, tile
 from .runtime.device import find_target
 from .runtime.program import Buffer, Kernel, Launch, Program
 
@@ -147,7 +147,8 @@ def _lowered_kernel(
     """A kernel function of this text down to LLVM IR: the Kernel without its code."""
     kernel = read_kernel(function)
     tiled = tile(function, kernel, target, precision)
-    grid, before, stages = _grid(tiled), str(tiled), {"dodeca": text}
+    grid, block, shared = _launch_of(tiled)
+    before, stages = str(tiled), {"dodeca": text}
     clock.mark("tile")
     lower(tiled.operation, target, before, passes)
     if readable:
@@ -159,13 +160,14 @@ def _lowered_kernel(
         name=kernel.name,
         target=target.name,
         grid=grid,
-        block=target.block,
+        block=block,
         arguments=tuple((shape_of(k), k.dtype.name) for k in kinds),
         outputs=len(kernel.outputs),
         fused=operations_in_words(kernel.term, kernel.axes),
         stages=stages,
         llvm_ir=llvm_ir,
         binary=b"",
+        resources={"dynamic_shared_bytes": shared} if shared else {},
     )
 
 
@@ -210,10 +212,14 @@ def operations_in_words(term: Term, axes: tuple[Axis, ...]) -> tuple[str, ...]:
     return tuple(words) or (f"copy [{'x'.join(str(a.size) for a in axes) or '1'}]",)
 
 
-def _grid(module: ir.Module) -> int:
-    """The grid that the tile function's attribute states."""
-    function = next(op for op in walk(module.operation) if GRID in op.attributes)
-    return ir.IntegerAttr(function.attributes[GRID]).value
+def _launch_of(module: ir.Module) -> tuple[int, int, int]:
+    """The grid that a tile function's attributes state, the threads of a block, and the bytes that
+    these share."""
+    found = next(op for op in walk(module.operation) if GRID in op.attributes).attributes
+    shared = ir.IntegerAttr(found[SHARED]).value if SHARED in found else 0
+    known = "known_block_size" in found
+    block = ir.DenseI32ArrayAttr(found["known_block_size"])[0] if known else 1
+    return ir.IntegerAttr(found[GRID]).value, block, shared
 
 
 def shape_of(kind: TensorType) -> tuple[int, ...]:

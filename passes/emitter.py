@@ -83,8 +83,20 @@ class Emitter:
         outside."""
         outer = tuple(a for a in starts if a not in self.axes)
         level = top_level(self.schedule, self.axes, outer)
-        level.data["origin"] = {a: start for a, start in starts.items() if a in level.tiles}
+        level.data["origin"] = {}
+        for axis in tuple(level.tiles):
+            self._bind(level, axis, starts[axis])
         self._serial(level, 0, starts)
+
+    def _bind(self, level: Level, axis: Axis, start: ir.Value) -> None:
+        """Note where the tile of a level begins along its own axis, or one of the outermost."""
+        level.data["origin"] = {**level.data["origin"], axis: start}
+
+    def _enter(self, level: Level, axis: Axis, start: ir.Value) -> None:
+        """`_bind` for a level inside another."""
+        assert level.parent is not None
+        level.data["origin"] = level.parent.data["origin"]
+        self._bind(level, axis, start)
 
     def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
         """The serial loops from `depth` on; in the innermost, the value and its store."""
@@ -93,7 +105,7 @@ class Emitter:
                 self._bring(load, level)
             found = terms.outcomes(self.step.term, len(self.axes))
             for (result, _), name in zip(found, self.step.buffers, strict=True):
-                self._store(result, self.arguments[name], level)
+                self._store(result, name, level)
             return
         axis = next(a for a in self.axes if a.name == self.schedule.order[depth])
         block, tile = self.schedule.block(axis), self.schedule.tile(axis)
@@ -109,8 +121,7 @@ class Emitter:
                 start = loop.induction_variable
                 if (end - begin) % step:  # the last tile is moved back to end at the edge
                     start = arith.minui(start, index_value(end - step))
-                start = arith.addi(starts[axis], start)
-                inner.data["origin"] = {**level.data["origin"], axis: start}
+                self._enter(inner, axis, arith.addi(starts[axis], start))
                 self._serial(inner, depth + 1, starts)
                 scf.YieldOp([])
 
@@ -156,7 +167,7 @@ class Emitter:
         value = self.value(term, level)
         if kind is not None:
             value = expand.cast(value, term.dtype.name, kind)
-        return _spread(value, level.shape(term.axes), dims, level)
+        return spread_out(value, level.shape(term.axes), dims, level)
 
     # --- loads and stores ---------------------------------------------------------------------
 
@@ -174,31 +185,36 @@ class Emitter:
             tile = expand.cast(tile, "int8", "bool")
         return tile
 
-    def _store(self, term: Term, output: ir.Value, level: Level) -> None:
-        index, dims = self.step.index, level.shape(frozenset(self.axes))
-        value = self._tile(term, dims, level, "int8" if term.dtype.kind == "bool" else None)
-        for expr in index:
-            for read in expr.data:
-                self.value(read, level)
-        place = self._place(index, ir.MemRefType(output.type).shape, level)
-        along = level.line(index, dims)
-        for offsets in _offsets(dims[:-1], level):
-            row = _part(value, offsets)
+    def _store(self, term: Term, name: str, level: Level) -> None:
+        output, dims = self.arguments[name], level.shape(frozenset(self.axes))
+        value, place = self._stored(term, output, dims, level)
+        along = level.line(self.step.index, dims)
+        for offsets in offsets_of(dims[:-1], level):
+            row = part(value, offsets)
             if along is None:
-                for last in _offsets(dims[-1:], level):
-                    memref.store(_part(row, last), output, place({**offsets, **last}))
+                for last in offsets_of(dims[-1:], level):
+                    memref.store(part(row, last), output, place({**offsets, **last}))
             elif along == dims[-1]:
                 vector.store(row, output, place(offsets))
             elif not offsets[along]:
-                rows = [_part(value, {**offsets, along: n}) for n in range(level.tiles[along])]
+                rows = [part(value, {**offsets, along: n}) for n in range(level.tiles[along])]
                 for n, line in enumerate(_columns(rows)):
                     vector.store(line, output, place({**offsets, dims[-1]: n}))
+
+    def _stored(
+        self, term: Term, output: ir.Value, dims: Dims, level: Level
+    ) -> tuple[ir.Value, Coordinates]:
+        """What is stored, as it is in memory, and where."""
+        value = self._tile(term, dims, level, "int8" if term.dtype.kind == "bool" else None)
+        for read in (read for expr in self.step.index for read in expr.data):
+            self.value(read, level)
+        return value, self._place(self.step.index, ir.MemRefType(output.type).shape, level)
 
     def _bring(self, load: Term, level: Level) -> None:
         """Ask for the lines of a load, without waiting for them."""
         (name, index, shape), dims = load.attr, level.shape(load.axes)
         place, line = self._place(index, shape, level), 64 // load.dtype.bytes
-        for offsets in _offsets(dims, level):
+        for offsets in offsets_of(dims, level):
             if not dims or offsets[dims[-1]] % line == 0:
                 memref.prefetch(self.arguments[name], place(offsets), name[:3] == OUTPUT, 3, True)
 
@@ -223,15 +239,16 @@ class Emitter:
         """A coordinate at offsets from the tile's origin, kept inside the buffer."""
         low, high = expr.range
         base = None
-        if all(isinstance(atom, Axis) for atom, _ in expr.parts):  # neighbours at fixed distances
-            base = self._position(Expr(0, expr.parts), {}, level)
+        if all(isinstance(atom, Axis) and atom not in level.ragged for atom, _ in expr.parts):
+            base = self._position(Expr(0, expr.parts), {}, level)  # neighbours at fixed distances
 
         def coordinate(offsets: Offsets) -> ir.Value:
             if base is None:
                 value = self._position(expr, offsets, level)
             else:
-                axes = ((a, c) for a, c in expr.parts if isinstance(a, Axis))
-                value = _shifted(base, expr.constant + sum(c * offsets.get(a, 0) for a, c in axes))
+                axes = [(a, c) for a, c in expr.parts if isinstance(a, Axis)]
+                off = sum(c * level.spot(a, offsets.get(a, 0)) for a, c in axes)
+                value = _shifted(base, expr.constant + off)
             if low < 0:
                 value = arith.maxsi(value, index_value(0))
             if high >= size:
@@ -245,13 +262,18 @@ class Emitter:
 
         def leaf(atom: Any) -> ir.Value:
             if isinstance(atom, Axis):
-                return _shifted(level.data["origin"][atom], offsets.get(atom, 0))
+                return self._along(atom, offsets.get(atom, 0), level)
             dims = level.shape(atom.term.axes)
-            piece = _part(self.value(atom.term, level), {a: offsets.get(a, 0) for a in dims})
+            piece = part(self.value(atom.term, level), {a: offsets.get(a, 0) for a in dims})
             wide = expand.cast(piece, atom.term.dtype.name, "int64")
             return arith.index_cast(ir.IndexType.get(), wide)
 
         return evaluate(expr, leaf, index_value)
+
+    def _along(self, axis: Axis, n: int, level: Level) -> ir.Value:
+        """The n-th position of a tile along an axis, kept inside if it may reach past the end."""
+        place = _shifted(level.data["origin"][axis], level.spot(axis, n))
+        return arith.minui(place, index_value(axis.size - 1)) if axis in level.ragged else place
 
     def _table(self, term: Term, dims: Dims, level: Level) -> ir.Value:
         """A small constant array, held in a vector that is read at a computed place."""
@@ -270,16 +292,31 @@ class Emitter:
     def _reduce(self, term: Term, level: Level) -> ir.Value:
         """One loop for all reductions that share it: it accumulates tiles; then comes the rest of
         the axis, then the tile's own axis."""
-        axis, group = term.attr, joint(self.step.term).get(term, (term,))
-        step = reduction_tile(term, level, self.schedule)
-        whole, rest = axis.size // step, axis.size % step
-        totals = self._accumulate(group, level.inner(axis, step, step), 0, whole)
-        if rest:
-            more = self._accumulate(group, level.inner(axis, rest, step), whole * step, 1)
-            totals = [self._combine(t, [x, y]) for t, x, y in zip(group, totals, more, strict=True)]
+        group, totals = joint(self.step.term).get(term, (term,)), list[ir.Value]()
+        for start, turns, inner in self._turns(term, level):
+            more = self._accumulate(group, inner, start, turns)
+            pairs = zip(group, totals, more, strict=True) if totals else ()
+            totals = [self._combine(t, [x, y]) for t, x, y in pairs] or more
         for t, total in zip(group, totals, strict=True):
             level.memo[t] = expand.cast(total, kept_in(t).name, t.dtype.name)
         return level.memo[term]
+
+    def _turns(self, fold: Term, level: Level) -> Iterator[tuple[int, int, Level]]:
+        """The tiles of a reduction's axis, then the rest of it: from where, how many turns, and the
+        level inside their loop."""
+        axis, step = fold.attr, reduction_tile(fold, level, self.schedule)
+        whole, rest = axis.size // step, axis.size % step
+        yield 0, whole, level.inner(axis, step, step)
+        if rest:
+            yield whole * step, 1, level.inner(axis, rest, step)
+
+    def _carries_on(self, fold: Term, inner: Level) -> bool:
+        """Whether the reduction inside another, in whose loop `inner` is, adds to its values."""
+        return carries_on(fold, self.step.term, inner, self.schedule)
+
+    def _summand(self, fold: Term, dims: Dims, level: Level) -> ir.Value:
+        """What a turn adds to a reduction's values."""
+        return self._tile(fold.args[0], dims, level, kept_in(fold).name)
 
     def _combine(self, term: Term, values: list[ir.Value]) -> ir.Value:
         name = "add" if term.op == "sum" else "max"
@@ -290,8 +327,7 @@ class Emitter:
     ) -> list[ir.Value]:
         """`turns` tiles of the axis from `start`, reduced to values without the axis; `first` is
         what they are added to, if not nothing."""
-        axis, outside = group[0].attr, inner.parent
-        assert outside is not None
+        axis = group[0].attr
         pairs = inner.pairs(group[0], self.schedule)
         dims = inner.shape(group[0].axes if pairs else group[0].args[0].axes | {axis})
 
@@ -299,36 +335,37 @@ class Emitter:
             found = []
             for term, accumulator in zip(group, accumulators, strict=True):
                 body = term.args[0]
-                if carries_on(term, self.step.term, inner, self.schedule):
+                if self._carries_on(term, inner):
                     deeper = inner.inner(body.attr, 1, 1)
                     found += self._accumulate((body,), deeper, 0, body.attr.size, [accumulator])
                     continue
                 if pairs:
                     value = self._products_of_pairs(term, dims, inner)
                 else:
-                    value = self._tile(body, dims, inner, kept_in(term).name)
+                    value = self._summand(term, dims, inner)
                 found.append(self._combine(term, [accumulator, value]))
             return found
 
-        tile, sizes = inner.tiles[axis], tuple(inner.tiles[a] for a in dims)
+        sizes, tile = tuple(inner.tiles[a] for a in dims), 1 << len(inner.bits.get(axis, ()))
+        tile = max(tile, inner.tiles[axis])  # places in all
         first = first or [
             expand.constant(terms.identity(term.op, term.dtype), kept_in(term).name, sizes)
             for term in group
         ]
         if turns == 1:
-            inner.data["origin"] = {**outside.data["origin"], axis: index_value(start)}
+            self._enter(inner, axis, index_value(start))
             totals = turn(first)
         else:
             end = start + turns * tile
             loop = scf.ForOp(index_value(start), index_value(end), index_value(tile), first)
             inner.data["loop"] = loop
-            inner.data["origin"] = {**outside.data["origin"], axis: loop.induction_variable}
             with ir.InsertionPoint(loop.body):
+                self._enter(inner, axis, loop.induction_variable)
                 scf.YieldOp(turn(list(loop.inner_iter_args)))
             totals = list(loop.results)
-        if tile > 1 and not pairs:
-            totals = [self._fold_last(t, x, dims) for t, x in zip(group, totals, strict=True)]
-        return totals
+        if pairs or tile == 1:
+            return totals
+        return [self._folded(t, x, dims, inner) for t, x in zip(group, totals, strict=True)]
 
     def _products_of_pairs(self, fold: Term, dims: Dims, level: Level) -> ir.Value:
         """x[j] * y[j] + x[j + 1] * y[j + 1] for a sum over j, from products of neighbours in one
@@ -340,12 +377,12 @@ class Emitter:
             at = {a: offsets[a] for a in have if a in offsets}
             if have[-1] == axis:
                 pair = ir.IntegerType.get_signless(2 * x.dtype.bits)
-                two = vector.bitcast(ir.VectorType.get([1], pair), _part(value, at))
+                two = vector.bitcast(ir.VectorType.get([1], pair), part(value, at))
                 every = vector.broadcast(ir.VectorType.get([size], pair), two)
                 kind = ir.VectorType.get([2 * size], ir.VectorType(value.type).element_type)
                 found = vector.bitcast(kind, every)
             else:
-                first, second = (_part(value, {**at, axis: n}) for n in (0, 1))
+                first, second = (part(value, {**at, axis: n}) for n in (0, 1))
                 order = [i // 2 + i % 2 * size for i in range(2 * size)]
                 found = vector.shuffle(first, second, order)
             return expand.cast(found, x.dtype.name, "int32")
@@ -358,7 +395,7 @@ class Emitter:
 
         return _rows(row, dims, level)
 
-    def _fold_last(self, term: Term, value: ir.Value, dims: Dims) -> ir.Value:
+    def _folded(self, term: Term, value: ir.Value, dims: Dims, inner: Level) -> ir.Value:
         """Reduce the last dimension, in an order that the target chooses."""
         if not dims or dims[-1] != term.attr:
             raise CompileError(f"a reduced axis must be the last of its tile: {term}")
@@ -380,7 +417,7 @@ class Emitter:
 # --- tile values --------------------------------------------------------------------------------
 
 
-def _spread(value: ir.Value, have: Dims, want: Dims, level: Level) -> ir.Value:
+def spread_out(value: ir.Value, have: Dims, want: Dims, level: Level) -> ir.Value:
     """A tile value with the dimensions `have`, repeated along those that it lacks."""
     if have == want:
         return value
@@ -394,13 +431,13 @@ def _spread(value: ir.Value, have: Dims, want: Dims, level: Level) -> ir.Value:
     return vector.broadcast(whole, value)
 
 
-def _offsets(dims: Dims, level: Level) -> Iterator[Offsets]:
+def offsets_of(dims: Dims, level: Level) -> Iterator[Offsets]:
     """Every place in a tile, as distances from its origin."""
     for position in product(*(range(level.tiles[a]) for a in dims)):
         yield dict(zip(dims, position, strict=True))
 
 
-def _part(value: ir.Value, offsets: Offsets) -> ir.Value:
+def part(value: ir.Value, offsets: Offsets) -> ir.Value:
     """What a tile has at these places of its first dimensions."""
     return vector.extract(value, [], list(offsets.values())) if offsets else value
 
@@ -410,14 +447,14 @@ def _gather(element: Callable[[Offsets], ir.Value], dims: Dims, level: Level) ->
     if not dims:
         return element({})
     return _rows(
-        lambda o: _vector([element({**o, **n}) for n in _offsets(dims[-1:], level)]), dims, level
+        lambda o: _vector([element({**o, **n}) for n in offsets_of(dims[-1:], level)]), dims, level
     )
 
 
 def _rows(row: Callable[[Offsets], ir.Value], dims: Dims, level: Level) -> ir.Value:
     """A tile from its rows along the last dimension."""
-    rows = [(offsets, row(offsets)) for offsets in _offsets(dims[:-1], level)]
-    value = _spread(rows[0][1], dims[-1:], dims, level)  # each row is then written over
+    rows = [(offsets, row(offsets)) for offsets in offsets_of(dims[:-1], level)]
+    value = spread_out(rows[0][1], dims[-1:], dims, level)  # each row is then written over
     for offsets, made in rows if len(dims) > 1 else ():
         value = vector.insert(made, value, [], list(offsets.values()))
     return value
@@ -435,7 +472,7 @@ def _load_lines(
     @cache
     def square(*origin: int) -> list[ir.Value]:
         block = dict(zip(dims[:-1], origin, strict=True))
-        return _turned([line({**block, **n}) for n in _offsets(dims[-1:], level)])
+        return _turned([line({**block, **n}) for n in offsets_of(dims[-1:], level)])
 
     def row(offsets: Offsets) -> ir.Value:
         return square(*{**offsets, along: 0}.values())[offsets[along]]
@@ -445,20 +482,20 @@ def _load_lines(
 
 def _number(value: int, dims: Dims, level: Level) -> ir.Value:
     """A 64-bit integer everywhere in a tile."""
-    return _spread(expand.constant(value, "int64", ()), (), dims, level)
+    return spread_out(expand.constant(value, "int64", ()), (), dims, level)
 
 
 def _positions(axis: Axis, dims: Dims, level: Level) -> ir.Value:
     """The positions along an axis that a tile covers, as 64-bit integers."""
     element = ir.IntegerType.get_signless(64)
     start = arith.index_cast(element, level.data["origin"][axis])
-    start = _spread(start, (), dims, level)
+    start = spread_out(start, (), dims, level)
     if axis not in dims:
         return start
     steps = np.arange(level.tiles[axis], dtype=np.int64)
     kind = ir.VectorType.get(steps.shape, element)
     line = arith.constant(kind, ir.DenseElementsAttr.get(memoryview(steps.data), type=kind))
-    return arith.addi(start, _spread(line, (axis,), dims, level))
+    return arith.addi(start, spread_out(line, (axis,), dims, level))
 
 
 def _vector(elements: list[ir.Value]) -> ir.Value:

@@ -238,7 +238,8 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
         f"lanes = {schedule.lanes} : i64, order = [{order}], "
         f"{'pairs, ' if schedule.pairs else ''}"
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
-        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"}}'
+        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
+        f"{f', warps = {schedule.warps} : i64' if schedule.warps else ''}}}"
     )
 
 
@@ -259,7 +260,8 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         lanes, fold = (ir.IntegerAttr(found[name]).value for name in ("lanes", "fold"))
         free = ir.BoolAttr(found["reassociate"]).value
         tiles, blocks = pairs("tiles"), pairs("blocks")
-        return Schedule(vector, tiles, blocks, order, lanes, free, fold, "pairs" in found)
+        warps = ir.IntegerAttr(found["warps"]).value if "warps" in found else 0
+        return Schedule(vector, tiles, blocks, order, lanes, free, fold, "pairs" in found, warps)
     except (KeyError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from .index import Axis, Expr, of_axis, substitute
+from .linear import Bits, spots
 from .loops import goes_on, paired
 from .schedule import Schedule
 from .terms import Term
@@ -37,6 +38,8 @@ class Level:
     shapes: dict[frozenset[Axis], tuple[Axis, ...]] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)  # what a walker keeps: origins, counts
     own: Axis | None = None  # the axis of the loop that leads from the parent to here
+    bits: dict[Axis, Bits] = field(default_factory=dict)  # of axes along which threads share a tile
+    ragged: frozenset[Axis] = frozenset()  # axes of whose tile some places may lie past the end
 
     def home(self, axes: frozenset[Axis]) -> Level:
         """The outermost level that binds all of `axes`."""
@@ -58,7 +61,13 @@ class Level:
     def inner(self, axis: Axis, tile: int, step: int) -> Level:
         """The level of a loop inside this one, over tiles that start at multiples of `step`."""
         rank = {**self.rank, axis: self.rank.get(axis, 500 + len(self.tiles))}
-        return Level(self, {**self.tiles, axis: tile}, rank, {**self.steps, axis: step}, own=axis)
+        tiles, steps = {**self.tiles, axis: tile}, {**self.steps, axis: step}
+        bits, ragged = {**self.bits}, self.ragged
+        return Level(self, tiles, rank, steps, own=axis, bits=bits, ragged=ragged)
+
+    def spot(self, axis: Axis, n: int) -> int:
+        """The n-th place of a tile along an axis, from its origin."""
+        return spots(self.bits[axis])[n] if axis in self.bits else n
 
     def contiguous(self, index: tuple[Expr, ...], axis: Axis) -> bool:
         """Whether the elements of a tile along `axis` are neighbours in the buffer."""

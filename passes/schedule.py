@@ -31,6 +31,7 @@ class Schedule:
     reassociate: bool = True  # whether a reduction may add up in another order than the index's
     fold: int = 0  # if not 0, one loop over blocks of so many places runs all folds (see `stage`)
     pairs: bool = False  # whether sums of products of bytes add up two at once
+    warps: int = 0  # of the block of threads that runs a program on a GPU
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,10 +54,43 @@ def schedules(
 ) -> Iterator[Schedule]:
     """The schedules that are worth looking at, generated from the kernel's shape; `inside` a
     program, of a step whose loops run over all of its axes."""
+    if target.is_gpu:
+        found = dict.fromkeys(block_schedules(axes, root, target))
+        yield from (replace(one, reassociate=not strict) for one in found)
+        return
     pairs = target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
     for found in dict.fromkeys(_all(axes, root, target, 1 if inside else 4 * target.units)):
         own = strict or pairs
         yield replace(found, reassociate=not strict, pairs=pairs) if own else found
+
+
+def block_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
+    """The schedules of programs that blocks of threads run: so many places along the vector axis,
+    whose neighbours go to neighbouring threads, and so many along the others."""
+    widest = max([root.dtype.bits, *(t.dtype.bits for t in root.loads)])
+    lanes, folds = 128 // widest, [t for t in postorder([root]) if t.op in REDUCTIONS]
+    for warps in (4, 8):
+        threads = warps * target.warp
+        for vector in [*_vector_axes(axes, root), None]:
+            apart = vector is not None and any(vector not in t.axes for t in folds)
+            longs = (lanes * threads, lanes * target.warp, 16 * lanes) if vector else (1,)
+            for long in dict.fromkeys(min(n, _power(vector.size)) if vector else 1 for n in longs):
+                for rows in (1, warps, 64, max(1, threads * lanes // max(1, long))):
+                    tiles, left = dict.fromkeys(axes, 1), rows
+                    for a in (a for a in axes[::-1] if a is not vector):
+                        tiles[a] = min(left, _power(a.size))
+                        left //= tiles[a]
+                    if vector is not None:
+                        tiles[vector] = long
+                    tiles = {a: max(1, min(n, a.size)) for a, n in tiles.items()}
+                    blocks = tiles | ({vector: vector.size} if apart and vector else {})
+                    found = _schedule(vector, tiles, blocks, axes, lanes)
+                    yield replace(found, warps=warps)
+
+
+def _power(size: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << max(0, size - 1).bit_length()
 
 
 def fold_schedules(
@@ -123,12 +157,6 @@ def lanes_for(root: Term, target: Target) -> int:
 def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> Iterator[Schedule]:
     inside = [t for t in postorder([root]) if t.op in REDUCTIONS]
     lanes = lanes_for(root, target)
-    if target.is_gpu:
-        yield _scheduled(axes, inside, None, {}, 1, 1)
-        for axis in axes:
-            if axis.size > 1 and any(axis not in t.axes for t in inside):
-                yield _scheduled(axes, inside, None, {axis: axis.size}, 1, 1)
-        return
     shared = [t.args[0].axes for t in inside]
     together = max(map(len, joint(root).values()), default=1)
     constants = sum(t.op == "const" for t in postorder([root]))

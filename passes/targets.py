@@ -27,7 +27,7 @@ class Target:
     near: float = 256e3  # bytes that stay in a unit's own cache
     cache: float = 16e6  # bytes that stay in the last cache
     launch: float = 2e-6  # seconds to start a kernel
-    block: int = 1  # threads of a block
+    warp: int = 1  # threads that run in step
     pairs: bool = False  # whether it adds up products of bytes in pairs
 
     @property
@@ -51,7 +51,7 @@ def _gpu(family: str, chip: str, units: int, bandwidth: float, features: str = "
     triple = {"cuda": "nvptx64-nvidia-cuda", "hip": "amdgcn-amd-amdhsa"}[family]
     return Target(
         f"{family}:{chip}", family, triple, chip, features, units=units, rate=0.5e9,
-        bandwidth=bandwidth, launch=4e-6, block=128,
+        bandwidth=bandwidth, launch=4e-6, warp=64 if chip.startswith("gfx9") else 32,
     )  # fmt: skip
 
 

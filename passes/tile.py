@@ -9,13 +9,14 @@ term is one tile value: a vector whose dimensions are the part's axes that have 
       scf.for %program = %begin to %end step %c1 { ... }         the grid of a CPU
       memref's last axis is the vector's: vector.load, arith, scf.for over reductions, vector.store
 
-On a GPU the function is a `gpu.func` and a program is a thread.
+On a GPU the function is a `gpu.func`, and a block of threads runs a program.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from math import gcd
 
 from mlir import ir
 from mlir.dialects import arith, gpu, memref, scf
@@ -24,11 +25,13 @@ from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType
 from ..dialect.verifier import walk
 from . import cost, terms
+from .blocks import Block, BlockEmitter
 from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
 from .emitter import Emitter, evaluate, index_value
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, of_axis
+from .linear import block_layouts
 from .placement import deep_recursion
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, stage
@@ -36,6 +39,7 @@ from .targets import Target
 from .terms import Term
 
 GRID = "dodeca.grid"  # on a tile function: how many programs there are
+SHARED = "dodeca.shared"  # on a GPU's: how many bytes the threads of a block share
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def _shell(
         text = (
             f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ gpu.func "
             f"@{kernel.name}({', '.join(given)}) kernel attributes {{{grid}, known_block_size = "
-            f"array<i32: {target.block}, 1, 1>}} {{ gpu.return }} }} }}"
+            f"array<i32: {schedule.warps * target.warp}, 1, 1>}} {{ gpu.return }} }} }}"
         )
     else:
         inside = ", ".join([*given, "%begin: index", "%end: index"])
@@ -138,16 +142,15 @@ class _Program:
 
     def run(self, block: ir.Block) -> None:
         """Emit the function's body."""
+        body = partial(self._steps, self._staged()) if self.schedule.fold else self._store
         if self.target.is_gpu:
-            program = _gpu_program(self.target.block)
-            limit = index_value(self.schedule.programs(self.kernel.axes))
-            inside = scf.IfOp(arith.cmpi(arith.CmpIPredicate.ult, program, limit))
-            with ir.InsertionPoint(inside.then_block):
-                self._store(program)
-                scf.YieldOp([])
+            self.block.begin()
+            body(gpu.block_id(gpu.Dimension.x))
+            kind = ir.IntegerType.get_signless(64)
+            owner = block.owner.attributes
+            owner[SHARED] = ir.IntegerAttr.get(kind, self.block.shared_bytes)
             return
         begin, end = list(block.arguments)[-2:]
-        body = partial(self._steps, self._staged()) if self.schedule.fold else self._store
         loop = scf.ForOp(begin, end, index_value(1))
         with ir.InsertionPoint(loop.body):
             body(loop.induction_variable)
@@ -157,7 +160,25 @@ class _Program:
         axes = self.kernel.axes
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
         step = Step(names, tuple(map(of_axis, axes)), axes, self.kernel.term, self.schedule)
-        Emitter(step, self.arguments, self.contract).run(self._starts(program))
+        self._emit(step, self._starts(program))
+
+    def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
+        if not self.target.is_gpu:
+            Emitter(step, self.arguments, self.contract).run(starts)
+            return
+        multiples = {
+            a: gcd(self.schedule.block(a), a.size) if self.schedule.block(a) < a.size else 0
+            for a in self.kernel.axes
+        }
+        BlockEmitter(step, self.arguments, self.contract, self.block, multiples).run(starts)
+
+    @cached_property
+    def block(self) -> Block:
+        """The threads that run a program."""
+        threads, lanes = self.schedule.warps * self.target.warp, self.schedule.lanes
+        sizes = {a.name: self.schedule.tile(a) for a in self.kernel.axes}
+        near = [name for name in sizes if name == self.schedule.vector]
+        return Block(self.target, threads, block_layouts(sizes, near, lanes, threads))
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
         """Where this program's block starts along each axis; the last one ends at the edge."""
@@ -208,10 +229,4 @@ class _Program:
     def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
         for step in phase.steps:
             starts = {a: index_value(0) for a in step.axes}
-            Emitter(step, self.arguments, self.contract).run({**outer, **starts})
-
-
-def _gpu_program(block: int) -> ir.Value:
-    """The number of this thread in the whole launch; the size of a block is fixed."""
-    x = gpu.Dimension.x
-    return arith.addi(arith.muli(gpu.block_id(x), index_value(block)), gpu.thread_id(x))
+            self._emit(step, {**outer, **starts})

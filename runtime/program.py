@@ -44,7 +44,7 @@ class Kernel:
 
     Its arguments are pointers to buffers, inputs first, then outputs. On a CPU it is a C function
     `void name(T0 *a0, T1 *a1, ..., int64_t begin, int64_t end)` that runs the programs of its grid
-    with ids in [begin, end); on a GPU program id = block id * block + thread id, all in x.
+    with ids in [begin, end); on a GPU a block of threads runs each program, all in x.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Kernel:
     @property
     def blocks(self) -> int:
         """The number of blocks of a GPU launch."""
-        return -(-self.grid // self.block)
+        return self.grid
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,405 @@
+"""Tile values of a program that a block of threads runs on a GPU.
+
+In: a step and a layout (`linear`) for each axis. Out: the code of one thread: of each tile value it
+has the elements that its layout gives it, in a vector. The loops, and where each part stands, are
+those of a CPU (`emitter`); what differs is where a thread's places lie, what it loads and stores at
+once, and that sums go on from thread to thread.
+
+    sum(r0, x[d0, r0])   r0 in (R, R, 0, 1, 2, 3, 4): loads of 16 bytes, sums of what a thread has,
+                         five exchanges between the lanes of a warp
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import prod
+
+from mlir import ir
+from mlir.dialects import arith, gpu, memref, scf, vector
+
+from ..dialect import DType
+from ..dialect.errors import CompileError
+from . import expand, terms
+from .emitter import Dims, Emitter, Offsets, index_value, offsets_of, part, spread_out
+from .index import Axis, Expr
+from .lanes import reshape
+from .linear import REGISTER, Bits, run, thread_mask
+from .loops import goes_on
+from .placement import Level, contiguous_along
+from .stage import Step, kept_in
+from .targets import Target
+from .terms import Term
+
+WIDEST = 16  # bytes of one access
+
+
+@dataclass
+class Block:
+    """The threads of a block: how the axes of tiles lie in them, the values that they hold from
+    step to step, and the memory that they share."""
+
+    target: Target
+    threads: int
+    layouts: dict[str, Bits]  # by the name of an axis
+    held: dict[str, tuple[tuple[Bits, ...], ir.Value]] = field(default_factory=dict)
+    shared_bytes: int = 0
+    _parts: dict[tuple, ir.Value] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Emit what comes first: the thread's number; more is put behind it later."""
+        self.thread = gpu.thread_id(gpu.Dimension.x)
+        kind = ir.Type.parse("memref<?xi8, #gpu.address_space<workgroup>>")
+        self.memory = gpu.dynamic_shared_memory(kind)
+        self.behind = index_value(0).owner
+
+    def digits(self, bits: Bits) -> ir.Value:
+        """The position along an axis at which a thread begins."""
+        return self._once(("digits", bits), lambda: self._digits(bits))
+
+    def owns(self, mask: int) -> ir.Value:
+        """Whether these bits of the thread's number are 0."""
+        return self._once(("owns", mask), lambda: self._is_zero(mask))
+
+    def _once(self, key: tuple, make: Callable[[], ir.Value]) -> ir.Value:
+        if key not in self._parts:
+            with ir.InsertionPoint(self.behind):
+                self._parts[key] = make()
+        return self._parts[key]
+
+    def _is_zero(self, mask: int) -> ir.Value:
+        masked = arith.andi(self.thread, index_value(mask))
+        return arith.cmpi(arith.CmpIPredicate.eq, masked, index_value(0))
+
+    def _digits(self, bits: Bits) -> ir.Value:
+        total, k = index_value(0), 0
+        while k < len(bits):
+            end = k + 1
+            while bits[k] != REGISTER and end < len(bits) and bits[end] == bits[k] + end - k:
+                end += 1
+            if bits[k] != REGISTER:  # neighbouring bits move together
+                piece = arith.shrui(self.thread, index_value(bits[k]))
+                piece = arith.andi(piece, index_value((1 << end - k) - 1))
+                total = arith.addi(total, arith.shli(piece, index_value(k)))
+            k = end
+        return total
+
+    def share(self, name: str, shape: Sequence[int], dtype: str) -> ir.Value:
+        """An array in shared memory; arrays of one name lie at one place."""
+        kind = ir.Type.parse(dtype)
+        size = prod(shape) * (kind.width + 7) // 8
+        if name not in self._places:
+            self._places[name] = self.shared_bytes
+            self.shared_bytes += -(-size // 128) * 128
+        text = "x".join(map(str, shape))
+        view = ir.Type.parse(f"memref<{text}x{dtype}, #gpu.address_space<workgroup>>")
+        place = index_value(self._places[name])
+        return memref.view(view, self.memory, place, [])
+
+
+class BlockEmitter(Emitter):
+    """Emits what one thread does of a step."""
+
+    def __init__(
+        self, step: Step, arguments: dict[str, ir.Value], contract: bool, block: Block,
+        multiples: dict[Axis, int],
+    ):  # fmt: skip
+        super().__init__(step, arguments, contract)
+        self.schedule = replace(self.schedule, vector=None)  # no dimension is last of all
+        self.block, self.multiples = block, multiples
+
+    # --- where a thread's places lie ----------------------------------------------------------
+
+    def _bind(self, level: Level, axis: Axis, start: ir.Value) -> None:
+        level.steps[axis] = self.multiples.get(axis, level.steps.get(axis, 1))
+        if axis in self.axes:
+            level.bits[axis] = self.block.layouts.get(axis.name, ())
+        bits = level.bits.get(axis, ())
+        level.tiles[axis] = 1 << bits.count(REGISTER)
+        level.ragged |= {axis} if 1 << len(bits) > axis.size else set()
+        level.data["starts"] = {**(level.parent or level).data.get("starts", {}), axis: start}
+        super()._bind(level, axis, arith.addi(start, self.block.digits(bits)) if bits else start)
+
+    def _line(self, index: tuple[Expr, ...], shape: Sequence[int], bits: int, level: Level,
+              dims: Dims) -> tuple[Axis | None, int]:  # fmt: skip
+        """Along which dimension elements of a thread are neighbours in a buffer, and how many of
+        them are loaded or stored at once."""
+        found: tuple[Axis | None, int] = (None, 1)
+        for axis in dims:
+            own = level.bits.get(axis, ())
+            width = min(run(own), WIDEST * 8 // bits) if own else 1
+            while width > found[1]:
+                if self._aligned(index, shape, axis, width, level):
+                    found = (axis, width)
+                width //= 2
+        return found
+
+    def _aligned(
+        self, index: tuple[Expr, ...], shape: Sequence[int], axis: Axis, width: int, level: Level
+    ) -> bool:
+        step = level.steps.get(axis, 1)
+        if not contiguous_along(index, axis) or (axis in level.ragged and axis.size % width):
+            return False
+        stride = 1
+        for expr, size in zip(index[::-1], shape[::-1], strict=True):
+            low, high = expr.range
+            if expr.constant * stride % width or (not (low >= 0 and high < size)):
+                return False
+            for atom, c in expr.parts:
+                known = level.steps.get(atom, 1) if isinstance(atom, Axis) else 1
+                if atom != axis and c * stride * known % width:
+                    return False
+            stride *= size
+        return step % width == 0 and (len(shape) < 2 or shape[-1] % width == 0)
+
+    # --- loads and stores ---------------------------------------------------------------------
+
+    def _load(self, term: Term, level: Level) -> ir.Value:
+        name, index, shape = term.attr
+        dims = level.shape(term.axes)
+        if name in self.block.held:
+            return self._held(name, index, dims, level)
+        source = self.arguments[name]
+        element = ir.MemRefType(source.type).element_type
+        along, width = self._line(index, shape, term.dtype.bits, level, dims)
+        place = self._place(index, shape, self._narrowed(level, along, width))
+        values: dict[tuple[int, ...], ir.Value] = {}
+        for offsets in offsets_of(dims, level):
+            if along is not None and offsets[along] % width:
+                continue
+            if along is None:
+                values[(*offsets.values(),)] = memref.load(source, place(offsets))
+                continue
+            line = vector.load(
+                ir.VectorType.get([width], element), source, place(offsets),
+                alignment=width * term.dtype.bits // 8,
+            )  # fmt: skip
+            for n in range(width):
+                at = {**offsets, along: offsets[along] + n}
+                values[(*at.values(),)] = part(line, {along: n})
+        tile = _assembled(values, dims, level)
+        return expand.cast(tile, "int8", "bool") if term.dtype.kind == "bool" else tile
+
+    def _narrowed(self, level: Level, along: Axis | None, width: int) -> Level:
+        """The level, for places of lines of so many elements: these lie inside as a whole."""
+        return replace(level, data={**level.data, "width": {along: width}})
+
+    def _along(self, axis: Axis, n: int, level: Level) -> ir.Value:
+        place = arith.addi(level.data["origin"][axis], index_value(level.spot(axis, n)))
+        if axis not in level.ragged:
+            return place
+        width = level.data.get("width", {}).get(axis, 1)
+        return arith.minui(place, index_value(axis.size - width))
+
+    def _held(self, name: str, index: tuple[Expr, ...], dims: Dims, level: Level) -> ir.Value:
+        """What the threads hold of a local buffer, which must lie as it is read."""
+        layouts, value = self.block.held[name]
+        read = [axis for expr in index for axis in expr.own_axes]
+        found = tuple(level.bits.get(axis, ()) for axis in read)
+        if found != layouts:
+            raise CompileError(f"{name} lies in {layouts}, and is read in {found}")
+        order = [axis for axis in read if axis in dims]
+        if order != list(dims):
+            value = vector.transpose(value, [order.index(a) for a in dims])
+        return value
+
+    def _store(self, term: Term, name: str, level: Level) -> None:
+        axes = tuple(a for a in self.axes if a in level.bits)
+        dims = level.shape(frozenset(self.axes))
+        if name.startswith("%"):
+            value = self._tile(term, dims, level)
+            self.block.held[name] = (tuple(level.bits[a] for a in axes), value)
+            return
+        output = self.arguments[name]
+        index, shape = self.step.index, ir.MemRefType(output.type).shape
+        along, width = self._line(index, shape, term.dtype.bits, level, dims)
+        value, place = self._stored(term, output, dims, self._narrowed(level, along, width))
+        free = (self.block.threads - 1) & ~thread_mask([level.bits[a] for a in axes])
+        for offsets in offsets_of(dims, level):
+            if along is not None and offsets[along] % width:
+                continue
+            with self._where(offsets, free, level):
+                if along is None:
+                    memref.store(part(value, offsets), output, place(offsets))
+                    continue
+                parts = [part(value, {**offsets, along: offsets[along] + n}) for n in range(width)]
+                line = vector.from_elements(ir.VectorType.get([width], parts[0].type), parts)
+                alignment = width * term.dtype.bits // 8
+                vector.store(line, output, place(offsets), alignment=alignment)
+
+    @contextmanager
+    def _where(self, offsets: Offsets, free: int, level: Level) -> Iterator[None]:
+        """Code for the places inside the kernel's axes, and one of the threads that share each."""
+        tests = [self.block.owns(free)] if free else []
+        tests += [self._inside(a, offsets.get(a, 0), level) for a in self.axes if a in level.ragged]
+        if not tests:
+            yield
+            return
+        choice = scf.IfOp(reduce(arith.andi, tests))
+        with ir.InsertionPoint(choice.then_block):
+            yield
+            scf.YieldOp([])
+
+    def _inside(self, axis: Axis, n: int, level: Level) -> ir.Value:
+        place = arith.addi(level.data["origin"][axis], index_value(level.spot(axis, n)))
+        return arith.cmpi(arith.CmpIPredicate.ult, place, index_value(axis.size))
+
+    # --- reductions ---------------------------------------------------------------------------
+
+    def _turns(self, fold: Term, level: Level) -> Iterator[tuple[int, int, Level]]:
+        axis, bits = fold.attr, self._reduction_bits(fold, level)
+        step = 1 << len(bits)
+        whole, rest = axis.size // step, axis.size % step
+        for start, turns in ((0, whole), (whole * step, bool(rest))):
+            if turns:
+                inner = level.inner(axis, 1 << bits.count(REGISTER), step)
+                inner.bits[axis] = bits
+                inner.ragged |= {axis} if start or not whole else set()
+                yield start, turns, inner
+
+    def _reduction_bits(self, fold: Term, level: Level) -> Bits:
+        """How the places of a turn lie: as they are known to, or in threads that no other axis of
+        the summand uses."""
+        axis = fold.attr
+        if axis.name in self.block.layouts:
+            return self.block.layouts[axis.name]
+        if not self.schedule.reassociate or self._is_carried(fold):
+            return ()
+        used = thread_mask([level.bits[a] for a in fold.axes if a in level.bits])
+        threads = [b for b in range(self.block.threads.bit_length() - 1) if not used >> b & 1]
+        along = [t for t in fold.loads if contiguous_along(t.attr[1], axis)]
+        width = max((WIDEST * 8 // t.dtype.bits for t in along), default=1)
+        width = min(width, 1 << (axis.size.bit_length() - 1))
+        registers = (REGISTER,) * (width.bit_length() - 1)
+        missing = max(0, (axis.size - 1).bit_length() - len(registers))
+        return (*registers, *threads[:missing])
+
+    def _is_carried(self, fold: Term) -> bool:
+        """Whether another reduction, of this one, goes on from its values."""
+        over = [
+            t for t in terms.postorder([self.step.term]) if t.op == fold.op and t.args == (fold,)
+        ]
+        return any(goes_on(t, self.step.term) for t in over)
+
+    def _carries_on(self, fold: Term, inner: Level) -> bool:
+        return self.schedule.reassociate and goes_on(fold, self.step.term)
+
+    def _summand(self, fold: Term, dims: Dims, level: Level) -> ir.Value:
+        value, kept = super()._summand(fold, dims, level), kept_in(fold).name
+        sizes = tuple(level.tiles[a] for a in dims)
+        for axis in level.ragged.difference(self.axes):  # of all reductions that go on from here
+            neutral = expand.constant(terms.identity(fold.op, fold.dtype), kept, sizes)
+            value = arith.select(self._mask(axis, dims, level), value, neutral)
+        return value
+
+    def _mask(self, axis: Axis, dims: Dims, level: Level) -> ir.Value:
+        """Which elements of a tile lie inside an axis."""
+        found = [self._inside(axis, n, level) for n in range(level.tiles[axis])]
+        if axis not in dims:
+            return spread_out(found[0], (), dims, level)
+        line = vector.from_elements(ir.VectorType.get([len(found)], found[0].type), found)
+        return spread_out(line, (axis,), dims, level)
+
+    def _folded(self, term: Term, value: ir.Value, dims: Dims, inner: Level) -> ir.Value:
+        axis = term.attr
+        if axis in dims:
+            value = super()._folded(term, value, dims, inner)
+        bits = [b for b in inner.bits[axis] if b != REGISTER]
+        lanes = self.block.target.warp.bit_length() - 1
+        for bit in (b for b in bits if b < lanes):
+            other = self._exchanged(value, 1 << bit, kept_in(term))
+            value = self._combine(term, [value, other])
+        across = [b for b in bits if b >= lanes]
+        return self._across_warps(term, value, across) if across else value
+
+    def _exchanged(self, value: ir.Value, distance: int, dtype: DType) -> ir.Value:
+        """The same values of the thread whose number differs by this bit."""
+
+        def exchange(x: ir.Value) -> ir.Value:
+            i32 = ir.IntegerType.get_signless(32)
+            by, width = arith.constant(i32, distance), arith.constant(i32, self.block.target.warp)
+            return gpu.ShuffleOp(x, by, width, gpu.ShuffleMode.XOR).results[0]
+
+        return _each(value, lambda x: _in_words(x, exchange))
+
+    def _across_warps(self, term: Term, value: ir.Value, bits: Sequence[int]) -> ir.Value:
+        """The values of all warps whose number differs in these bits, combined in their order,
+        through shared memory."""
+        parts = _elements(value)
+        element = str(parts[0].type)
+        array = self.block.share(
+            f"{element} {len(parts)}", (len(parts), self.block.threads), element
+        )
+        for n, x in enumerate(parts):
+            memref.store(x, array, [index_value(n), self.block.thread])
+        gpu.barrier()
+        mask = sum(1 << b for b in bits)
+        base = arith.andi(self.block.thread, index_value(self.block.threads - 1 - mask))
+        found = []
+        for n in range(len(parts)):
+            total = None
+            for which in range(1 << len(bits)):
+                other = sum((which >> k & 1) << b for k, b in enumerate(bits))
+                place = arith.addi(base, index_value(other))
+                x = memref.load(array, [index_value(n), place])
+                total = x if total is None else self._combine(term, [total, x])
+            found.append(total)
+        gpu.barrier()
+        return _like(found, value)
+
+
+# --- elements of a thread's tile ------------------------------------------------------------------
+
+
+def _assembled(values: dict[tuple[int, ...], ir.Value], dims: Dims, level: Level) -> ir.Value:
+    """A tile from its elements."""
+    order = [values[(*offsets.values(),)] for offsets in offsets_of(dims, level)]
+    if not dims:
+        return order[0]
+    flat = vector.from_elements(ir.VectorType.get([len(order)], order[0].type), order)
+    return reshape(flat, [level.tiles[a] for a in dims])
+
+
+def _elements(value: ir.Value) -> list[ir.Value]:
+    """The elements of a tile, the last dimension fastest."""
+    if not isinstance(value.type, ir.VectorType):
+        return [value]
+    count = prod(value.type.shape)
+    flat = reshape(value, [count])
+    return [vector.extract(flat, [], [n]) for n in range(count)]
+
+
+def _like(parts: Sequence[ir.Value], value: ir.Value) -> ir.Value:
+    """A tile of these elements, of another's shape."""
+    if not isinstance(value.type, ir.VectorType):
+        return parts[0]
+    flat = vector.from_elements(ir.VectorType.get([len(parts)], parts[0].type), list(parts))
+    return reshape(flat, value.type.shape)
+
+
+def _each(value: ir.Value, function: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    return _like([function(x) for x in _elements(value)], value)
+
+
+def _in_words(x: ir.Value, exchange: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """`exchange` of a value of any width, in words of 32 bits, which is what threads exchange."""
+    kind, i32 = x.type, ir.IntegerType.get_signless(32)
+    bits = ir.IntegerType.get_signless(kind.width)
+    whole = x if isinstance(kind, ir.IntegerType) else arith.bitcast(bits, x)
+    if kind.width <= 32:
+        word = exchange(whole if kind.width == 32 else arith.extui(i32, whole))
+        found = word if kind.width == 32 else arith.trunci(bits, word)
+    else:
+        pair = vector.bitcast(ir.VectorType.get([2], i32), spread_one(whole))
+        words = [exchange(vector.extract(pair, [], [n])) for n in range(2)]
+        both = vector.from_elements(ir.VectorType.get([2], i32), words)
+        found = vector.extract(vector.bitcast(ir.VectorType.get([1], bits), both), [], [0])
+    return found if isinstance(kind, ir.IntegerType) else arith.bitcast(kind, found)
+
+
+def spread_one(x: ir.Value) -> ir.Value:
+    """A vector of one element."""
+    return vector.from_elements(ir.VectorType.get([1], x.type), [x])
