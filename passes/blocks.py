@@ -180,7 +180,7 @@ class BlockEmitter(Emitter):
             for n in range(width):
                 at = {**offsets, along: offsets[along] + n}
                 values[(*at.values(),)] = part(line, {along: n})
-        tile = _assembled(values, dims, level)
+        tile = assembled(values, dims, level)
         return expand.cast(tile, "int8", "bool") if term.dtype.kind == "bool" else tile
 
     def _narrowed(self, level: Level, along: Axis | None, width: int) -> Level:
@@ -328,7 +328,7 @@ class BlockEmitter(Emitter):
     def _across_warps(self, term: Term, value: ir.Value, bits: Sequence[int]) -> ir.Value:
         """The values of all warps whose number differs in these bits, combined in their order,
         through shared memory."""
-        parts = _elements(value)
+        parts = elements(value)
         element = str(parts[0].type)
         array = self.block.share(
             f"{element} {len(parts)}", (len(parts), self.block.threads), element
@@ -354,7 +354,7 @@ class BlockEmitter(Emitter):
 # --- elements of a thread's tile ------------------------------------------------------------------
 
 
-def _assembled(values: dict[tuple[int, ...], ir.Value], dims: Dims, level: Level) -> ir.Value:
+def assembled(values: dict[tuple[int, ...], ir.Value], dims: Dims, level: Level) -> ir.Value:
     """A tile from its elements."""
     order = [values[(*offsets.values(),)] for offsets in offsets_of(dims, level)]
     if not dims:
@@ -363,7 +363,7 @@ def _assembled(values: dict[tuple[int, ...], ir.Value], dims: Dims, level: Level
     return reshape(flat, [level.tiles[a] for a in dims])
 
 
-def _elements(value: ir.Value) -> list[ir.Value]:
+def elements(value: ir.Value) -> list[ir.Value]:
     """The elements of a tile, the last dimension fastest."""
     if not isinstance(value.type, ir.VectorType):
         return [value]
@@ -381,7 +381,7 @@ def _like(parts: Sequence[ir.Value], value: ir.Value) -> ir.Value:
 
 
 def _each(value: ir.Value, function: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    return _like([function(x) for x in _elements(value)], value)
+    return _like([function(x) for x in elements(value)], value)
 
 
 def _in_words(x: ir.Value, exchange: Callable[[ir.Value], ir.Value]) -> ir.Value:

@@ -239,7 +239,8 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
         f"{'pairs, ' if schedule.pairs else ''}"
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
         f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
-        f"{f', warps = {schedule.warps} : i64' if schedule.warps else ''}}}"
+        f"{f', warps = {schedule.warps} : i64' if schedule.warps else ''}"
+        f"{', matrix' if schedule.matrix else ''}}}"
     )
 
 
@@ -261,7 +262,8 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         free = ir.BoolAttr(found["reassociate"]).value
         tiles, blocks = pairs("tiles"), pairs("blocks")
         warps = ir.IntegerAttr(found["warps"]).value if "warps" in found else 0
-        return Schedule(vector, tiles, blocks, order, lanes, free, fold, "pairs" in found, warps)
+        flags = ("pairs" in found, warps, "matrix" in found)
+        return Schedule(vector, tiles, blocks, order, lanes, free, fold, *flags)
     except (KeyError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

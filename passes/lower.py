@@ -19,10 +19,15 @@ _CPU = (
     "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1},convert-cf-to-llvm,convert-ub-to-llvm,"
     + _LAST
 )
-_GPU_FIRST = "gpu.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm)"
-_GPU = {
-    "cuda": "convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm",
-    "hip": "convert-gpu-to-rocdl{chipset=CHIP use-bare-ptr-memref-call-conv=1 runtime=HIP}",
+_GPU = {  # for each family what comes first, and what comes last
+    "cuda": (
+        "convert-nvgpu-to-nvvm",
+        "convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1},convert-nvvm-to-llvm",
+    ),
+    "hip": (
+        "convert-amdgpu-to-rocdl{chipset=CHIP}",
+        "convert-gpu-to-rocdl{chipset=CHIP use-bare-ptr-memref-call-conv=1 runtime=HIP}",
+    ),
 }
 
 
@@ -45,5 +50,6 @@ def lowering(target: Target) -> str:
     """The passes, upstream's but for one, that lower tile programs for a target."""
     if not target.is_gpu:
         return _CPU
-    own = _GPU[target.family].replace("CHIP", target.chip)
-    return f"{_GPU_FIRST},dodeca-keep-sqrt,gpu.module({own},{_LAST})"
+    first, last = (text.replace("CHIP", target.chip) for text in _GPU[target.family])
+    first += ",convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm"
+    return f"gpu.module({first}),dodeca-keep-sqrt,gpu.module({last},{_LAST})"

@@ -32,6 +32,7 @@ class Schedule:
     fold: int = 0  # if not 0, one loop over blocks of so many places runs all folds (see `stage`)
     pairs: bool = False  # whether sums of products of bytes add up two at once
     warps: int = 0  # of the block of threads that runs a program on a GPU
+    matrix: bool = False  # whether products run on matrix instructions
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class Target:
     cache: float = 16e6  # bytes that stay in the last cache
     launch: float = 2e-6  # seconds to start a kernel
     warp: int = 1  # threads that run in step
+    matrix: str = ""  # families of matrix instructions
     pairs: bool = False  # whether it adds up products of bytes in pairs
 
     @property
@@ -47,11 +48,13 @@ def _cpu(chip: str, triple: str, vector_bytes: int, registers: int, features: st
     )  # fmt: skip
 
 
-def _gpu(family: str, chip: str, units: int, bandwidth: float, features: str = "") -> Target:
+def _gpu(
+    family: str, chip: str, units: int, bandwidth: float, matrix: str, features: str = ""
+) -> Target:
     triple = {"cuda": "nvptx64-nvidia-cuda", "hip": "amdgcn-amd-amdhsa"}[family]
     return Target(
         f"{family}:{chip}", family, triple, chip, features, units=units, rate=0.5e9,
-        bandwidth=bandwidth, launch=4e-6, warp=64 if chip.startswith("gfx9") else 32,
+        bandwidth=bandwidth, launch=4e-6, warp=64 if chip.startswith("gfx9") else 32, matrix=matrix,
     )  # fmt: skip
 
 
@@ -60,17 +63,17 @@ _ROWS = [
     _cpu("haswell", "x86_64-unknown-linux-gnu", 32, 16),
     _cpu("sapphirerapids", "x86_64-unknown-linux-gnu", 64, 32, "-prefer-256-bit"),
     _cpu("neoverse-n1", "aarch64-unknown-linux-gnu", 16, 32),
-    _gpu("cuda", "sm_80", 6912, 1.5e12, "+ptx80"),
-    _gpu("cuda", "sm_86", 10496, 0.94e12, "+ptx80"),
-    _gpu("cuda", "sm_89", 16384, 1.0e12, "+ptx80"),
-    _gpu("cuda", "sm_90", 16896, 3.3e12, "+ptx80"),
-    _gpu("cuda", "sm_90a", 16896, 3.3e12, "+ptx80"),
-    _gpu("cuda", "sm_100a", 18944, 8.0e12, "+ptx86"),
-    _gpu("cuda", "sm_120", 21760, 1.8e12, "+ptx87"),
-    _gpu("hip", "gfx90a", 6656, 1.6e12),
-    _gpu("hip", "gfx942", 19456, 5.3e12),
-    _gpu("hip", "gfx950", 16384, 8.0e12),
-    _gpu("hip", "gfx1100", 6144, 0.96e12),
-    _gpu("hip", "gfx1201", 4096, 0.64e12),
+    _gpu("cuda", "sm_80", 6912, 1.5e12, "mma", "+ptx80"),
+    _gpu("cuda", "sm_86", 10496, 0.94e12, "mma", "+ptx80"),
+    _gpu("cuda", "sm_89", 16384, 1.0e12, "mma", "+ptx80"),
+    _gpu("cuda", "sm_90", 16896, 3.3e12, "mma", "+ptx80"),
+    _gpu("cuda", "sm_90a", 16896, 3.3e12, "mma", "+ptx80"),
+    _gpu("cuda", "sm_100a", 18944, 8.0e12, "mma", "+ptx86"),
+    _gpu("cuda", "sm_120", 21760, 1.8e12, "mma", "+ptx87"),
+    _gpu("hip", "gfx90a", 6656, 1.6e12, "mfma"),
+    _gpu("hip", "gfx942", 19456, 5.3e12, "mfma mfma3"),
+    _gpu("hip", "gfx950", 16384, 8.0e12, "mfma mfma3"),
+    _gpu("hip", "gfx1100", 6144, 0.96e12, "wmma"),
+    _gpu("hip", "gfx1201", 4096, 0.64e12, "wmma12"),
 ]
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}

@@ -25,13 +25,15 @@ from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType
 from ..dialect.verifier import walk
 from . import cost, terms
-from .blocks import Block, BlockEmitter
+from .blocks import Block
 from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
+from .contraction import MatrixEmitter
 from .emitter import Emitter, evaluate, index_value
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, of_axis
 from .linear import block_layouts
+from .matrix import matrix_layouts, product
 from .placement import deep_recursion
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, stage
@@ -170,7 +172,7 @@ class _Program:
             a: gcd(self.schedule.block(a), a.size) if self.schedule.block(a) < a.size else 0
             for a in self.kernel.axes
         }
-        BlockEmitter(step, self.arguments, self.contract, self.block, multiples).run(starts)
+        MatrixEmitter(step, self.arguments, self.contract, self.block, multiples).run(starts)
 
     @cached_property
     def block(self) -> Block:
@@ -178,7 +180,16 @@ class _Program:
         threads, lanes = self.schedule.warps * self.target.warp, self.schedule.lanes
         sizes = {a.name: self.schedule.tile(a) for a in self.kernel.axes}
         near = [name for name in sizes if name == self.schedule.vector]
-        return Block(self.target, threads, block_layouts(sizes, near, lanes, threads))
+        layouts = block_layouts(sizes, near, lanes, threads)
+        if self.schedule.matrix:
+            wide = frozenset(a for a in self.kernel.axes if sizes[a.name] > 1)
+            sums = terms.postorder([self.kernel.term])
+            found = [
+                product(t, wide, self.kernel.axes[-1], self.target) for t in sums if t.op == "sum"
+            ]
+            products = [p for p in found if p]
+            layouts |= matrix_layouts(products, sizes, self.schedule.warps, self.target.warp, True)
+        return Block(self.target, threads, layouts)
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
         """Where this program's block starts along each axis; the last one ends at the edge."""
