@@ -230,6 +230,9 @@ class BlockEmitter(Emitter):
                 alignment = width * term.dtype.bits // 8
                 vector.store(line, output, place(offsets), alignment=alignment)
 
+    def _bring(self, load: Term, level: Level) -> None:
+        """Nothing: other warps run while one waits."""
+
     @contextmanager
     def _where(self, offsets: Offsets, free: int, level: Level) -> Iterator[None]:
         """Code for the places inside the kernel's axes, and one of the threads that share each."""

@@ -8,24 +8,58 @@ its depth whose turns load, or compute, the fragments of both operands and multi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mlir import ir
 from mlir.dialects import arith, scf, vector
 
-from . import expand
+from . import expand, terms
 from .blocks import WIDEST, BlockEmitter, assembled, elements
 from .emitter import index_value
 from .index import Axis
-from .linear import REGISTER, Bits, filled
-from .matrix import Product, emit, places, product
+from .linear import REGISTER, Bits, block_layouts, filled
+from .matrix import Product, emit, matrix_layouts, places, product
 from .placement import Level
-from .stage import kept_in
+from .schedule import Schedule
+from .stage import Staged, kept_in
+from .targets import Target
 from .terms import Term
 
 Fragments = list[list[ir.Value]]  # of an operand, along its own axis, and along the depth
+
+
+def layouts_of(staged: Staged, schedule: Schedule, target: Target) -> dict[str, Bits]:
+    """How each axis that steps store along lies in the threads of a block.
+
+    Rows of matrix products, and of folds with weights, are not shared by warps, or by threads.
+    """
+    steps = [step for phase in staged.phases for step in phase.steps]
+    sizes: dict[str, int] = {}
+    for step in steps:
+        for a in step.axes:
+            size = a.size if schedule.fold else step.schedule.tile(a)
+            sizes[a.name] = max(size, sizes.get(a.name, 1))
+    threads = schedule.warps * target.warp
+    near = [name for name in sizes if name == schedule.vector]
+    if schedule.fold:
+        near = [name for name in sizes if not schedule.matrix and name != schedule.vector]
+    layouts = block_layouts(sizes, near, schedule.lanes, threads)
+    if schedule.matrix:
+        found = [
+            p
+            for step in steps
+            for t in terms.postorder([step.term])
+            if t.op == "sum" and step.axes
+            if (p := product(t, _wide(step.axes, sizes), step.axes[-1], target))
+        ]
+        layouts |= matrix_layouts(found, sizes, schedule.warps, target.warp, not schedule.fold)
+    return layouts
+
+
+def _wide(axes: Iterable[Axis], sizes: Mapping[str, int]) -> frozenset[Axis]:
+    return frozenset(a for a in axes if sizes[a.name] > 1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +85,7 @@ class MatrixEmitter(BlockEmitter):
 
     def _product(self, fold: Term) -> Product | None:
         wide = frozenset(a for a in self.axes if self.block.layouts.get(a.name))
-        if not self.schedule.matrix or len(wide) < 2:
+        if not self.schedule.matrix or not self.axes:
             return None
         return product(fold, wide, self.axes[-1], self.block.target)
 

@@ -492,7 +492,7 @@ def _positions(axis: Axis, dims: Dims, level: Level) -> ir.Value:
     start = spread_out(start, (), dims, level)
     if axis not in dims:
         return start
-    steps = np.arange(level.tiles[axis], dtype=np.int64)
+    steps = np.array([level.spot(axis, n) for n in range(level.tiles[axis])], np.int64)
     kind = ir.VectorType.get(steps.shape, element)
     line = arith.constant(kind, ir.DenseElementsAttr.get(memoryview(steps.data), type=kind))
     return arith.addi(start, spread_out(line, (axis,), dims, level))

@@ -139,7 +139,9 @@ def _mma_sync(row: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
     def words(x: ir.Value) -> list[ir.Value]:
         count = ir.VectorType(x.type).shape[0] * ir.VectorType(x.type).element_type.width // 32
         i32 = ir.IntegerType.get_signless(32)
-        found = reshape(x, [count, 2]) if halves else vector.bitcast(ir.VectorType.get([count], i32), x)
+        found = (
+            reshape(x, [count, 2]) if halves else vector.bitcast(ir.VectorType.get([count], i32), x)
+        )
         return [vector.extract(found, [], [i]) for i in range(count)]
 
     given = [words(a), words(b), [vector.extract(c, [], [i]) for i in range(4)]]

@@ -115,9 +115,12 @@ def kept_in(term: Term) -> DType:
     return DTYPES["float32"] if narrow else term.dtype
 
 
-def stage(root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose) -> Staged:
-    """The steps of a kernel that stores `root` at every point of `axes`."""
-    stager = _Stager(root, axes, schedule, choose)
+def stage(
+    root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose, packs: bool = True
+) -> Staged:
+    """The steps of a kernel that stores `root` at every point of `axes`; it `packs` operands of sums
+    that lie along the summed axis."""
+    stager = _Stager(root, axes, schedule, choose, packs)
     return stager.scatter() if root.op == "scatter" else stager.run()
 
 
@@ -137,8 +140,16 @@ class _Turn:
 
 
 class _Stager:
-    def __init__(self, root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose):
+    def __init__(
+        self,
+        root: Term,
+        axes: tuple[Axis, ...],
+        schedule: Schedule,
+        choose: Choose,
+        packs: bool,
+    ):
         self.root, self.axes, self.schedule, self.choose = root, axes, schedule, choose
+        self.packs = packs
         axis = fold_axis(root)
         assert axis is not None
         self.axis = axis
@@ -392,6 +403,7 @@ class _Stager:
         packed = {
             load: self._pack(turn, load, axis)
             for load, axis in _across(value, turn.axis, set(self.inner.values()))
+            if self.packs
         }
         turn.known[x] = self._local(x.axes, x.dtype, turn.axis)
         self._assign(turn.steps, turn.known[x], terms.at(value, {}, packed))

@@ -14,8 +14,9 @@ On a GPU the function is a `gpu.func`, and a block of threads runs a program.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import gcd
 
 from mlir import ir
@@ -28,12 +29,10 @@ from . import cost, terms
 from .blocks import Block
 from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
-from .contraction import MatrixEmitter
+from .contraction import MatrixEmitter, layouts_of
 from .emitter import Emitter, evaluate, index_value
 from .fuse import SCHEDULE, read_schedule
 from .index import Axis, of_axis
-from .linear import block_layouts
-from .matrix import matrix_layouts, product
 from .placement import deep_recursion
 from .schedule import Schedule
 from .stage import OUTPUT, Phase, Staged, Step, stage
@@ -90,7 +89,8 @@ def tile(function: ir.Operation, kernel: KernelTerm, target: Target, precision: 
         term, axes = shaped(kernel.term, kernel.axes, schedule.names)
         kernel = replace(kernel, term=term, axes=axes)
         module, block, arguments = _shell(kernel, schedule, target)
-        program = _Program(kernel, schedule, arguments, target, contract=precision == "fast")
+        kind = _BlockProgram if target.is_gpu else _Program
+        program = kind(kernel, schedule, arguments, target, contract=precision == "fast")
         if schedule.programs(axes):  # of no places there is nothing to store
             with ir.InsertionPoint(block.operations[len(block.operations) - 1]), deep_recursion():
                 program.run(block)
@@ -144,52 +144,30 @@ class _Program:
 
     def run(self, block: ir.Block) -> None:
         """Emit the function's body."""
-        body = partial(self._steps, self._staged()) if self.schedule.fold else self._store
-        if self.target.is_gpu:
-            self.block.begin()
-            body(gpu.block_id(gpu.Dimension.x))
-            kind = ir.IntegerType.get_signless(64)
-            owner = block.owner.attributes
-            owner[SHARED] = ir.IntegerAttr.get(kind, self.block.shared_bytes)
-            return
         begin, end = list(block.arguments)[-2:]
+        staged = self._with_buffers(self.staged)
         loop = scf.ForOp(begin, end, index_value(1))
         with ir.InsertionPoint(loop.body):
-            body(loop.induction_variable)
+            self._steps(staged, loop.induction_variable)
             scf.YieldOp([])
 
-    def _store(self, program: ir.Value) -> None:
-        axes = self.kernel.axes
+    @cached_property
+    def staged(self) -> Staged:
+        """What a program does; without folds it is one step."""
+        axes, term = self.kernel.axes, self.kernel.term
+        if self.schedule.fold:
+            packs = not self.target.is_gpu
+            return stage(terms.rolled(term), axes, self.schedule, self._choose, packs)
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
-        step = Step(names, tuple(map(of_axis, axes)), axes, self.kernel.term, self.schedule)
-        self._emit(step, self._starts(program))
+        step = Step(names, tuple(map(of_axis, axes)), axes, term, self.schedule)
+        return Staged((), {}, (Phase((step,)),))
+
+    def _choose(self, axes: tuple[Axis, ...], term: Term) -> Schedule:
+        """The schedule of a step of several."""
+        return cost.step_schedule(axes, term, self.target)
 
     def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
-        if not self.target.is_gpu:
-            Emitter(step, self.arguments, self.contract).run(starts)
-            return
-        multiples = {
-            a: gcd(self.schedule.block(a), a.size) if self.schedule.block(a) < a.size else 0
-            for a in self.kernel.axes
-        }
-        MatrixEmitter(step, self.arguments, self.contract, self.block, multiples).run(starts)
-
-    @cached_property
-    def block(self) -> Block:
-        """The threads that run a program."""
-        threads, lanes = self.schedule.warps * self.target.warp, self.schedule.lanes
-        sizes = {a.name: self.schedule.tile(a) for a in self.kernel.axes}
-        near = [name for name in sizes if name == self.schedule.vector]
-        layouts = block_layouts(sizes, near, lanes, threads)
-        if self.schedule.matrix:
-            wide = frozenset(a for a in self.kernel.axes if sizes[a.name] > 1)
-            sums = terms.postorder([self.kernel.term])
-            found = [
-                product(t, wide, self.kernel.axes[-1], self.target) for t in sums if t.op == "sum"
-            ]
-            products = [p for p in found if p]
-            layouts |= matrix_layouts(products, sizes, self.schedule.warps, self.target.warp, True)
-        return Block(self.target, threads, layouts)
+        Emitter(step, self.arguments, self.contract).run(starts)
 
     def _starts(self, program: ir.Value) -> dict[Axis, ir.Value]:
         """Where this program's block starts along each axis; the last one ends at the edge."""
@@ -208,36 +186,94 @@ class _Program:
             starts[axis] = start
         return starts
 
-    def _staged(self) -> Staged:
-        """The steps, with their local buffers allocated."""
-        term = terms.rolled(self.kernel.term)
-        choose = partial(cost.step_schedule, target=self.target)
-        staged = stage(term, self.kernel.axes, self.schedule, choose)
+    def _with_buffers(self, staged: Staged) -> Staged:
+        """The same, its local buffers allocated."""
         for name, (shape, dtype) in staged.buffers.items():
             kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
             self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
         return staged
 
     def _steps(self, staged: Staged, program: ir.Value) -> None:
-        starts = {a.name: start for a, start in self._starts(program).items()}
-        outer = {a: starts[a.name] for a in staged.outer}
+        starts = self._starts(program)
+        if self.schedule.fold:
+            of_name = {a.name: start for a, start in starts.items()}
+            outer = {a: of_name[a.name] for a in staged.outer}
+        else:
+            outer = starts
         for phase in staged.phases:
             if phase.axis is None:
                 self._phase(phase, outer)
-                continue
-            low, high = index_value(phase.start), index_value(phase.stop)
-            if phase.low is not None:  # blocks begin at multiples of the step
-                first = arith.maxsi(evaluate(phase.low, outer.__getitem__, index_value), low)
-                by = index_value(phase.step)
-                low = arith.muli(arith.divui(first, by), by)
-            if phase.high is not None:
-                high = arith.minsi(evaluate(phase.high, outer.__getitem__, index_value), high)
-            loop = scf.ForOp(low, high, index_value(phase.step))
-            with ir.InsertionPoint(loop.body):
-                self._phase(phase, {**outer, phase.axis: loop.induction_variable})
-                scf.YieldOp([])
+            else:
+                self._loop(phase, phase.axis, outer)
+
+    def _loop(self, phase: Phase, axis: Axis, outer: dict[Axis, ir.Value]) -> None:
+        """The blocks of an axis, from the first that may change something to the last."""
+        low, high = index_value(phase.start), index_value(phase.stop)
+        if phase.low is not None:  # blocks begin at multiples of the step
+            first = arith.maxsi(evaluate(phase.low, outer.__getitem__, index_value), low)
+            by = index_value(phase.step)
+            low = arith.muli(arith.divui(first, by), by)
+        if phase.high is not None:
+            high = arith.minsi(evaluate(phase.high, outer.__getitem__, index_value), high)
+        held = self._held(phase)
+        loop = scf.ForOp(low, high, index_value(phase.step), list(held.values()))
+        with ir.InsertionPoint(loop.body):
+            self._hold(held, loop.inner_iter_args)
+            self._phase(phase, {**outer, axis: loop.induction_variable})
+            now = self._held(phase)
+            scf.YieldOp([now[name] for name in held])
+        self._hold(held, loop.results)
+
+    def _held(self, phase: Phase) -> dict[str, ir.Value]:
+        """The values, by name, that a phase changes and that lie in no memory."""
+        return {}
+
+    def _hold(self, names: Iterable[str], values: Iterable[ir.Value]) -> None:
+        """Note these values."""
 
     def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
         for step in phase.steps:
-            starts = {a: index_value(0) for a in step.axes}
-            self._emit(step, {**outer, **starts})
+            inside = {a: index_value(0) for a in step.axes if a not in outer}
+            self._emit(step, {**outer, **inside})
+
+
+@dataclass
+class _BlockProgram(_Program):
+    """What the threads of a block do of a program: they hold local buffers in registers."""
+
+    def run(self, block: ir.Block) -> None:
+        self.block.begin()
+        self._steps(self.staged, gpu.block_id(gpu.Dimension.x))
+        size = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.block.shared_bytes)
+        block.owner.attributes[SHARED] = size
+
+    def _choose(self, axes: tuple[Axis, ...], term: Term) -> Schedule:
+        """All of it at once."""
+        whole = tuple((a.name, a.size) for a in axes)
+        return replace(self.schedule, tiles=whole, blocks=whole, order=(), fold=0)
+
+    @cached_property
+    def block(self) -> Block:
+        """The threads that run a program."""
+        threads = self.schedule.warps * self.target.warp
+        return Block(self.target, threads, layouts_of(self.staged, self.schedule, self.target))
+
+    def _held(self, phase: Phase) -> dict[str, ir.Value]:
+        changed = dict.fromkeys(name for step in phase.steps for name in step.buffers)
+        return {n: self.block.held[n][1] for n in changed if n in self.block.held}
+
+    def _hold(self, names: Iterable[str], values: Iterable[ir.Value]) -> None:
+        for name, value in zip(names, values, strict=True):
+            self.block.held[name] = (self.block.held[name][0], value)
+
+    def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
+        blocks = {a: self.schedule.block(a) for a in self.kernel.axes}
+        multiples = {a: gcd(n, a.size) if n < a.size else 0 for a, n in blocks.items()}
+        for phase in self.staged.phases:  # of what a loop of blocks stands at, and of a block
+            multiples |= {phase.axis: phase.step} if phase.axis else {}
+        if self.schedule.fold:
+            of_block = {a.name: n for a, n in multiples.items()}
+            multiples |= {a: of_block[a.name] for a in self.staged.outer} | dict.fromkeys(
+                step.axes, 0
+            )
+        MatrixEmitter(step, self.arguments, self.contract, self.block, multiples).run(starts)
