@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 from mlir import ir
 
-from ..dialect import DTYPES, ops
+from ..dialect import DTYPES, DType, ops
 from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType
 from ..dialect.verifier import place
@@ -26,6 +26,7 @@ from .placement import deep_recursion
 from .terms import REDUCTIONS, Term
 
 Point = tuple[Expr, ...]
+WIDE = DTYPES["float32"]  # what 16-bit floats are computed in
 REDUCTION_OF = {primitive: op for op, primitive in REDUCTIONS.items()}
 
 
@@ -55,6 +56,7 @@ class Comprehension:
 
     buffer: Callable[[ir.Value], str | None]
     watch: Callable[[ir.Value, Point, Term], None] | None = None
+    excess: bool = False
     _view_of: Callable = field(default_factory=lambda: cache(ops.read_view))
     _memo: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
 
@@ -95,7 +97,23 @@ class Comprehension:
             return self._reduce(REDUCTION_OF[short], operation, point)
         # the last operand first, as in a view: the search meets equalities in this order
         args = [self._element(x, point) for x in reversed(operation.operands)][::-1]
-        return terms.make(short, args, None, kind.dtype)
+        if short == "bitcast":
+            return terms.bitcast(args[0], kind.dtype)
+        if short == "cast":  # from float64 by way of float32, as is all that is rounded
+            narrow = self.excess and kind.dtype.is_float and kind.dtype.bits == 16
+            exact = self.exact(args[0])
+            return terms.cast(terms.cast(exact, WIDE) if narrow else exact, kind.dtype)
+        return self._rounded(kind.dtype, lambda x: terms.make(short, x, None, kind.dtype), *args)
+
+    def exact(self, x: Term) -> Term:
+        """A 16-bit float before it was rounded, or as a float32."""
+        if not self.excess or not x.dtype.is_float or x.dtype.bits != 16:
+            return x
+        return x.args[0] if rounded(x) else terms.cast(x, WIDE)
+
+    def _rounded(self, dtype: DType, make: Callable[[list[Term]], Term], *args: Term) -> Term:
+        """What an operation makes of its operands, of a dtype."""
+        return terms.cast(make([self.exact(x) for x in args]), dtype)
 
     def _reduce(self, op: str, operation: ir.Operation, point: Point) -> Term:
         operand = operation.operands[0]
@@ -104,7 +122,8 @@ class Comprehension:
         number = next(n for n in range(len(taken) + 1) if f"r{n}" not in taken)
         axis = Axis(f"r{number}", static_shape(operand)[position])
         inner = (*point[:position], of_axis(axis), *point[position:])
-        return terms.reduction(op, axis, self._element(operand, inner))
+        x = self._element(operand, inner)
+        return self._rounded(x.dtype, lambda args: terms.reduction(op, axis, *args), x)
 
     def _view(self, operation: ir.Operation, kind: TensorType, point: Point) -> Term:
         view, roles = self._view_of(operation)
@@ -126,8 +145,15 @@ class Comprehension:
                 break
         result = terms.constant(view.fill, kind.dtype)
         for condition, source, place in reversed(chain):
-            result = terms.select(condition, self._element(source, place), result)
+            pair = self._element(source, place), result
+            choose = partial(terms.select, condition)
+            result = self._rounded(kind.dtype, lambda args, f=choose: f(*args), *pair)
         return result
+
+
+def rounded(x: Term) -> bool:
+    """Whether it is a float32, rounded to 16 bits."""
+    return x.op == "cast" and x.dtype.is_float and x.args[0].dtype == WIDE
 
 
 def _constant(operation: ir.Operation, kind: TensorType, point: Point) -> Term:

@@ -1,7 +1,7 @@
 """Sums of products on matrix instructions, for the threads of a block.
 
-In: a sum that `matrix.product` knows, at a level where its rows and columns are bound. Out: a loop over
-its depth whose turns load, or compute, the fragments of both operands and multiply them.
+In: a sum that `matrix.product` knows, at a level where its rows and columns are bound. Out: a loop
+over its depth whose turns load, or compute, the fragments of both operands and multiply them.
 
     sum(r0, a[d0, r0] * b[r0, d1])    for r0: 8 neighbours of a and b a thread: mma.sync, mma.sync
 """
@@ -125,7 +125,7 @@ class MatrixEmitter(BlockEmitter):
         return self._gathered(totals, tiles, found, level)
 
     def _depth(self, found: Product) -> Bits:
-        """How a turn's places of the summed axis lie: as they do already, or in runs of 16 bytes."""
+        """How a turn's places of the summed axis lie: as they do already, or runs of 16 bytes."""
         axis, bits = found.fold.attr, found.instruction.depth
         if axis.name in self.block.layouts:
             return self.block.layouts[axis.name]

@@ -18,7 +18,7 @@ from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType, entry_function, named_arguments
 from . import terms
 from .buffers import Candidate, derived_candidates, last, overtaken, useful
-from .comprehend import REDUCTION_OF, Comprehension, Point, output_axes, static_shape
+from .comprehend import REDUCTION_OF, WIDE, Comprehension, Point, output_axes, rounded, static_shape
 from .egraph import Budget, Saturated, saturate
 from .extract import Extractor, splittable
 from .index import Axis, Expr
@@ -109,7 +109,7 @@ def _solve(
     """
     names, inputs = region.names, [region.names[v] for v in region.inputs]
     outputs = [names[v] for v in region.outputs]
-    whole, equal, folds = _named_terms(region, outputs)
+    whole, equal, folds = _named_terms(region, outputs, precision == "fast")
     roots = list(whole.values())
     splits = splittable(roots, target)
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
@@ -124,7 +124,7 @@ def _solve(
 
 
 def _named_terms(
-    region: Region, outputs: list[str]
+    region: Region, outputs: list[str], excess: bool
 ) -> tuple[dict[ir.Value, Term], list[tuple[Term, Term]], set[str]]:
     """The terms of the values that may be buffers, the loads that equal terms, and the names of the
     values that end with a reduction."""
@@ -137,11 +137,11 @@ def _named_terms(
             joined[value, point] = term
 
     inputs = {v: names[v] for v in region.inputs}
-    comprehension = Comprehension(inputs.get, watch)
+    comprehension = Comprehension(inputs.get, watch, excess)
     whole = {v: comprehension.whole(v) for v in names if v in values}
     places: dict[str, set[Term]] = {names[v]: set() for v in whole}
     for (v, _), t in joined.items():
-        places[names[v]].add(t)
+        places[names[v]].update((t, comprehension.exact(t)))
     reads = [(t, x, t.op) for t in postorder(list(whole.values())) for x in t.children]
     sizes = {names[v]: prod(static_shape(v)) for v in whole}
     folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
@@ -149,6 +149,7 @@ def _named_terms(
     whole = {v: t for v, t in whole.items() if names[v] not in instead}
     loads = [(_load_of(names[v], v, at, t), t) for (v, at), t in joined.items() if v in whole]
     equal = [(load, t) for load, t in loads if load is not None]
+    equal += [(terms.cast(load, WIDE), t.args[0]) for load, t in equal if excess and rounded(t)]
     return whole, equal, {last(instead, name) for name in folding}
 
 

@@ -1,8 +1,8 @@
 """Matrix instructions: sums of products that the lanes of a warp compute together.
 
-One table: an instruction is a shape, dtypes, and how its operands and its result lie in registers and
-lanes (`linear`). Of the product it sees rows and columns; which of a kernel's axes are these is the
-schedule's. An operand is any term, loaded and computed where its fragment lies.
+One table: an instruction is a shape, dtypes, and how its operands and its result lie in registers
+and lanes (`linear`). It has rows and columns; which of a kernel's axes these are is the schedule's.
+An operand is any term, loaded and computed where its fragment lies.
 
     sum(r0, a[d0, r0] * b[r0, d1])    d0 rows, d1 columns, r0 the depth
     mma.sync m16n8k16                 rows (2, 3, 4, R), columns (R, 0, 1), depth (R, 0, 1, R)
@@ -85,8 +85,8 @@ class Product:
 
 @cache
 def product(fold: Term, wide: frozenset[Axis], columns: Axis, target: Target) -> Product | None:
-    """A sum as a matrix product, if it is one: of its axes two are `wide`, the tile's, and each is in
-    one of the factors."""
+    """A sum as a matrix product, if it is one: of its axes two are `wide`, the tile's, and each is
+    in one of the factors."""
     body = fold.args[0]
     if fold.op != "sum" or body.op != "mul" or columns not in body.axes:
         return None
@@ -157,7 +157,7 @@ def _mma_sync(row: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
         attributes["intOverflowBehavior"] = "#nvvm.mma_int_overflow<wrapped>"
     result = ir.Type.parse(f"!llvm.struct<({', '.join([str(kind)] * 4)})>")
     made = ir.Operation.create(
-        "nvvm.mma.sync", [result], sum(given, []),
+        "nvvm.mma.sync", [result], [x for words in given for x in words],
         {name: ir.Attribute.parse(text) for name, text in attributes.items()},
     ).result  # fmt: skip
     parts = [llvm.extractvalue(kind, made, ir.DenseI64ArrayAttr.get([i])) for i in range(4)]

@@ -118,8 +118,8 @@ def kept_in(term: Term) -> DType:
 def stage(
     root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose, packs: bool = True
 ) -> Staged:
-    """The steps of a kernel that stores `root` at every point of `axes`; it `packs` operands of sums
-    that lie along the summed axis."""
+    """The steps of a kernel that stores `root` at every point of `axes`; it `packs` what sums read
+    along their axis."""
     stager = _Stager(root, axes, schedule, choose, packs)
     return stager.scatter() if root.op == "scatter" else stager.run()
 
@@ -295,7 +295,7 @@ class _Stager:
     def _roll(self, turn: _Turn, fold: Term, share: Term, weight: Term) -> None:
         (total,) = self._state("total", fold)
         _, _, scale = self._state("top", fold.args[0])
-        part = terms.reduction("sum", turn.axis, share * weight)
+        part = terms.reduction("sum", turn.axis, terms.cast(share, weight.dtype) * weight)
         self._assign(turn.steps, total, total * scale + part)
 
     def _move_mean(self, turn: _Turn, x: Term) -> None:
@@ -343,14 +343,26 @@ class _Stager:
         self._assign(turn.steps, new, highest)
         base = terms.select(terms.is_set(new), new, terms.constant(0, score.dtype))
 
-        share = self._local(score.axes, score.dtype, turn.axis) if again else block
+        dtype = self._share_dtype(score)
+        fresh = again or dtype != block.dtype
+        share = self._local(score.axes, dtype, turn.axis) if fresh else block
         self.states["share", score] = (terms.at(share, {turn.axis: of_axis(self.axis)}),)
-        self._assign(turn.steps, share, terms.apply("exp2", block - base))
+        self._assign(turn.steps, share, terms.cast(terms.apply("exp2", block - base), dtype))
         if self.shares:
             turn.steps[-1] = replace(turn.steps[-1], ahead=tuple(self._ahead(turn, score)))
         self._assign(turn.steps, scale, terms.apply("exp2", top - base))
         self._assign(turn.steps, top, new)
         return share
+
+    def _share_dtype(self, score: Term) -> DType:
+        """What shares are kept in: 16 bits, where that is what they are multiplied by and what the
+        result has, and such products are faster. A share is 1 at most: it is off by 2^-12 of that,
+        or 2^-9, as its weight is."""
+        rolls = [t for t in postorder([self.root]) if t.op == "roll" and t.args[0] is score]
+        weights = [t.args[1] for t in rolls if t.args[1].op != "const"]
+        kinds = {w.args[0].dtype if w.op == "cast" else w.dtype for w in weights}
+        halves = kinds == {self.root.dtype} and self.root.dtype.bits == 16
+        return self.root.dtype if halves and not self.packs else score.dtype
 
     def _ahead(self, turn: _Turn, score: Term) -> Iterator[Term]:
         """What the next program loads at the points of a score, and the results it stores there."""
