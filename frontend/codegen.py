@@ -34,9 +34,9 @@ def to_llvm_ir(module: ir.Operation, target: Target) -> str:
             op.attributes["target_cpu"] = ir.StringAttr.get(target.chip)
             if target.features:
                 op.attributes["target_features"] = _features(target)
-    # of no size where it is declared: with linkage of its own it would be an array of no bytes
+    # shared memory has the size that a launch says: defined here, it would have no bytes
     return re.sub(
-        r"= internal (addrspace\(3\) global \[0 x i8\]) undef", r"= external \1", translate(root)
+        r"= private (addrspace\(3\) global \[0 x i8\]) undef", r"= external \1", translate(root)
     )
 
 

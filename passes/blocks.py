@@ -46,14 +46,13 @@ class Block:
     layouts: dict[str, Bits]  # by the name of an axis
     held: dict[str, tuple[tuple[Bits, ...], ir.Value]] = field(default_factory=dict)
     shared_bytes: int = 0
+    loop: BlockLoop | None = None  # the loop over blocks of an axis that a step stands in
     _parts: dict[tuple, ir.Value] = field(default_factory=dict)
-    _places: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Emit what comes first: the thread's number; more is put behind it later."""
         self.thread = gpu.thread_id(gpu.Dimension.x)
-        kind = ir.Type.parse("memref<?xi8, #gpu.address_space<workgroup>>")
-        self.memory = gpu.dynamic_shared_memory(kind)
         self.behind = index_value(0).owner
 
     def digits(self, bits: Bits) -> ir.Value:
@@ -90,14 +89,44 @@ class Block:
     def share(self, name: str, shape: Sequence[int], dtype: str) -> ir.Value:
         """An array in shared memory; arrays of one name lie at one place."""
         kind = ir.Type.parse(dtype)
-        size = prod(shape) * (kind.width + 7) // 8
-        if name not in self._places:
-            self._places[name] = self.shared_bytes
+        size = prod(shape) * ((kind.width + 7) // 8)
+        if name not in self.places:
+            self.places[name] = self.shared_bytes
             self.shared_bytes += -(-size // 128) * 128
-        text = "x".join(map(str, shape))
-        view = ir.Type.parse(f"memref<{text}x{dtype}, #gpu.address_space<workgroup>>")
-        place = index_value(self._places[name])
-        return memref.view(view, self.memory, place, [])
+        text, place = "x".join(map(str, shape)), self.places[name]
+        view, memory = (
+            ir.Type.parse(f"memref<{text}x{dtype}, 3>"),
+            self._once(("memory",), self._memory),
+        )
+        return self._once((name, text), lambda: memref.view(view, memory, index_value(place), []))
+
+    def _memory(self) -> ir.Value:
+        """The shared memory of a block, whose size the launch says."""
+        function = self.behind.operation.parent
+        text = 'memref.global "private" @shared : memref<0xi8, 3> {alignment = 128}'
+        ir.InsertionPoint(function).insert(ir.Operation.parse(text))
+        return memref.get_global(ir.Type.parse("memref<0xi8, 3>"), "shared")
+
+
+@dataclass
+class BlockLoop:
+    """A loop over blocks of an axis, while its body is emitted."""
+
+    axis: Axis
+    operation: scf.ForOp
+    first: ir.Value  # of its blocks; inside the axis even if there is no turn
+    end: ir.Value
+    step: int
+    waits: list[ir.Operation] = field(default_factory=list)  # for copies made in the turn before
+
+    @property
+    def place(self) -> ir.Value:
+        return self.operation.induction_variable
+
+    def level_at(self, level: Level, place: ir.Value) -> Level:
+        """A level as it is in the turn at another place."""
+        origin = {**level.data["origin"], self.axis: place}
+        return replace(level, data={**level.data, "origin": origin})
 
 
 class BlockEmitter(Emitter):
@@ -234,10 +263,11 @@ class BlockEmitter(Emitter):
         """Nothing: other warps run while one waits."""
 
     @contextmanager
-    def _where(self, offsets: Offsets, free: int, level: Level) -> Iterator[None]:
+    def _where(self, offsets: Offsets, free: int, level: Level | None) -> Iterator[None]:
         """Code for the places inside the kernel's axes, and one of the threads that share each."""
         tests = [self.block.owns(free)] if free else []
-        tests += [self._inside(a, offsets.get(a, 0), level) for a in self.axes if a in level.ragged]
+        ragged = [a for a in self.axes if level and a in level.ragged]
+        tests += [self._inside(a, offsets.get(a, 0), level) for a in ragged]
         if not tests:
             yield
             return

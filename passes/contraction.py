@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from math import prod
 
 from mlir import ir
-from mlir.dialects import arith, scf, vector
+from mlir.dialects import arith, vector
 
+from ..dialect.errors import CompileError
 from . import expand, terms
-from .blocks import WIDEST, BlockEmitter, assembled, elements
+from .blocks import WIDEST, assembled, elements
 from .emitter import index_value
 from .index import Axis
 from .linear import REGISTER, Bits, block_layouts, filled
-from .matrix import Product, emit, matrix_layouts, places, product
+from .matrix import Instruction, Product, emit, matrix_layouts, places, product
 from .placement import Level
 from .schedule import Schedule
 from .stage import Staged, kept_in
+from .staging import StagingEmitter
 from .targets import Target
 from .terms import Term
 
@@ -54,8 +56,15 @@ def layouts_of(staged: Staged, schedule: Schedule, target: Target) -> dict[str, 
             if t.op == "sum" and step.axes
             if (p := product(t, _wide(step.axes, sizes), step.axes[-1], target))
         ]
+        if not found:
+            raise CompileError("the schedule asks for matrix instructions, and no sum has any here")
         layouts |= matrix_layouts(found, sizes, schedule.warps, target.warp, not schedule.fold)
     return layouts
+
+
+def _own(row: Instruction, columns: Bits) -> Bits:
+    """How columns lie in their operand, that lie so in the result."""
+    return (*row.own, *columns[len(row.columns) :])
 
 
 def _wide(axes: Iterable[Axis], sizes: Mapping[str, int]) -> frozenset[Axis]:
@@ -72,7 +81,7 @@ class _Side:
     fragment: Bits
 
 
-class MatrixEmitter(BlockEmitter):
+class MatrixEmitter(StagingEmitter):
     """Emits what one thread does of a step, matrix products with the instructions for them."""
 
     def _reduce(self, term: Term, level: Level) -> ir.Value:
@@ -92,7 +101,7 @@ class MatrixEmitter(BlockEmitter):
     def _contract(self, found: Product, level: Level) -> ir.Value:
         """The sum over all of the depth, some fragments of it at a time."""
         row, axis = found.instruction, found.fold.attr
-        own = (*row.own, *level.bits[found.columns][len(row.columns) :])
+        own = _own(row, level.bits[found.columns])
         sides = (
             _Side(found.operands[0], found.rows, level.bits[found.rows], row.rows),
             _Side(found.operands[1], found.columns, own, row.own),
@@ -113,13 +122,11 @@ class MatrixEmitter(BlockEmitter):
             return totals
 
         whole = axis.size // step * step
-        if whole > step:
-            loop = scf.ForOp(index_value(0), index_value(whole), index_value(step), totals)
-            with ir.InsertionPoint(loop.body):
-                scf.YieldOp(turn(loop.induction_variable, False, list(loop.inner_iter_args)))
-            totals = list(loop.results)
-        elif whole:
-            totals = turn(index_value(0), False, totals)
+        if whole:
+            staged = [
+                x for s in sides for x in self._staged(s.term, s.axis, s.bits, axis, bits, level)
+            ]
+            totals = self._run(turn, totals, staged, (axis, bits, whole), level)
         if axis.size > whole:
             totals = turn(index_value(whole), True, totals)
         return self._gathered(totals, tiles, found, level)
@@ -130,17 +137,22 @@ class MatrixEmitter(BlockEmitter):
         if axis.name in self.block.layouts:
             return self.block.layouts[axis.name]
         registers = WIDEST * 8 // found.operands[0].dtype.bits
-        wanted = registers << len(bits) - bits.count(REGISTER)
-        bits = filled(bits, min(wanted, 1 << max(0, axis.size - 1).bit_length()))
         lanes = sorted(b for b in bits if b != REGISTER)
-        return (*(REGISTER,) * bits.count(REGISTER), *lanes)
+        wanted = self.schedule.depth or registers << len(lanes)
+        longest = 1 << max(0, axis.size - 1).bit_length()
+        side = (REGISTER,) * max(bits.count(REGISTER), registers.bit_length() - 1)
+        while 1 << len(side) + len(lanes) > max(longest, 1 << len(bits)):
+            side = side[1:]
+        return filled((*side, *lanes), min(wanted, longest))
 
     def _fragments(
         self, side: _Side, found: Product, bits: Bits, start: ir.Value, ragged: bool, level: Level
     ) -> Fragments:
         """An operand's fragments of one turn."""
         row, axis = found.instruction, found.fold.attr
-        inner = self._operand_level(side, axis, bits, start, ragged, level)
+        own = (side.bits, level.data["starts"][side.axis])
+        places_of = {side.axis: own, axis: (bits, start)}
+        inner = self._level_of(places_of, level, [axis] if ragged else [])
         dims = inner.shape(frozenset({side.axis, axis}))
         value = self._tile(side.term, dims, inner)
         if ragged:
@@ -169,24 +181,6 @@ class MatrixEmitter(BlockEmitter):
             ]
             for i in range(inner.tiles[side.axis] // own)
         ]
-
-    def _operand_level(
-        self, side: _Side, axis: Axis, bits: Bits, start: ir.Value, ragged: bool, level: Level
-    ) -> Level:
-        """A level of its own: what an operand's axes are elsewhere does not matter to it."""
-        rank = {**level.rank, axis: 500}
-        tiles, steps = dict(level.tiles), {**level.steps, axis: 1 << len(bits)}
-        inner = Level(
-            None, tiles, rank, steps, bits={**level.bits, side.axis: side.bits, axis: bits}
-        )
-        inner.ragged = level.ragged | ({axis} if ragged else set())
-        inner.data = {"origin": level.data["origin"], "starts": level.data["starts"]}
-        for a, begin in ((side.axis, level.data["starts"][side.axis]), (axis, start)):
-            inner.data["origin"] = {
-                **inner.data["origin"], a: arith.addi(begin, self.block.digits(inner.bits[a]))
-            }  # fmt: skip
-            inner.tiles[a] = 1 << inner.bits[a].count(REGISTER)
-        return inner
 
     def _gathered(
         self, totals: list[ir.Value], tiles: list[int], found: Product, level: Level

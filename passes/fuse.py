@@ -30,6 +30,7 @@ from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE = "dodeca.schedule"
+ON_GPU = ("depth", "stages", "warps")  # numbers of a schedule that are 0 on a CPU
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
@@ -240,8 +241,9 @@ def schedule_attribute(schedule: Schedule) -> ir.Attribute:
         f"{'pairs, ' if schedule.pairs else ''}"
         f"reassociate = {'true' if schedule.reassociate else 'false'}, "
         f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
-        f"{f', warps = {schedule.warps} : i64' if schedule.warps else ''}"
-        f"{', matrix' if schedule.matrix else ''}}}"
+        f"{', matrix' if schedule.matrix else ''}"
+        + "".join(f", {n} = {x} : i64" for n in ON_GPU if (x := getattr(schedule, n)))
+        + "}"
     )
 
 
@@ -262,9 +264,9 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         lanes, fold = (ir.IntegerAttr(found[name]).value for name in ("lanes", "fold"))
         free = ir.BoolAttr(found["reassociate"]).value
         tiles, blocks = pairs("tiles"), pairs("blocks")
-        warps = ir.IntegerAttr(found["warps"]).value if "warps" in found else 0
-        flags = ("pairs" in found, warps, "matrix" in found)
-        return Schedule(vector, tiles, blocks, order, lanes, free, fold, *flags)
+        known = {n: ir.IntegerAttr(found[n]).value for n in ON_GPU if n in found}
+        known |= {n: n in found for n in ("pairs", "matrix")}
+        return Schedule(vector, tiles, blocks, order, lanes, free, fold, **known)
     except (KeyError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

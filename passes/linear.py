@@ -56,16 +56,17 @@ def block_layouts(
     Those that are `near` get runs of `lanes` neighbours and the lowest bits of a thread's number,
     the others the highest, the last axis first. What is left of an axis lies in registers.
     """
-    free, found = list(range(threads.bit_length() - 1)), dict[str, Bits]()
-    missing = {name: (size - 1).bit_length() for name, size in sizes.items()}
-    for name in reversed([name for name in sizes if name not in near]):
-        taken = [free.pop() for _ in range(min(missing[name], len(free)))][::-1]
-        found[name] = (*(REGISTER,) * (missing[name] - len(taken)), *taken)
+    found, missing = dict[str, Bits](), {name: (n - 1).bit_length() for name, n in sizes.items()}
+    free = list(range(threads.bit_length() - 1))
     for name in near:
         registers = min(missing[name], lanes.bit_length() - 1)
         taken = free[: missing[name] - registers]
         left = missing[name] - registers - len(taken)
         found[name] = (*(REGISTER,) * registers, *taken, *(REGISTER,) * left)
+    free = free[thread_mask(list(found.values())).bit_length() :]
+    for name in reversed([name for name in sizes if name not in near]):
+        taken = [free.pop() for _ in range(min(missing[name], len(free)))][::-1]
+        found[name] = (*(REGISTER,) * (missing[name] - len(taken)), *taken)
     return found
 
 

@@ -33,6 +33,8 @@ class Schedule:
     pairs: bool = False  # whether sums of products of bytes add up two at once
     warps: int = 0  # of the block of threads that runs a program on a GPU
     matrix: bool = False  # whether products run on matrix instructions
+    depth: int = 0  # places of their summed axis that a turn takes
+    stages: int = 0  # how many turns are in shared memory, or on their way; 0: none
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ On a GPU the function is a `gpu.func`, and a block of threads runs a program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
@@ -26,7 +25,7 @@ from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType
 from ..dialect.verifier import walk
 from . import cost, terms
-from .blocks import Block
+from .blocks import Block, BlockLoop
 from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
 from .contraction import MatrixEmitter, layouts_of
@@ -215,26 +214,23 @@ class _Program:
             low = arith.muli(arith.divui(first, by), by)
         if phase.high is not None:
             high = arith.minsi(evaluate(phase.high, outer.__getitem__, index_value), high)
-        held = self._held(phase)
-        loop = scf.ForOp(low, high, index_value(phase.step), list(held.values()))
+        self._turns(phase, axis, low, high, outer)
+
+    def _turns(
+        self, phase: Phase, axis: Axis, low: ir.Value, high: ir.Value, outer: dict[Axis, ir.Value]
+    ) -> None:
+        loop = scf.ForOp(low, high, index_value(phase.step))
         with ir.InsertionPoint(loop.body):
-            self._hold(held, loop.inner_iter_args)
             self._phase(phase, {**outer, axis: loop.induction_variable})
-            now = self._held(phase)
-            scf.YieldOp([now[name] for name in held])
-        self._hold(held, loop.results)
-
-    def _held(self, phase: Phase) -> dict[str, ir.Value]:
-        """The values, by name, that a phase changes and that lie in no memory."""
-        return {}
-
-    def _hold(self, names: Iterable[str], values: Iterable[ir.Value]) -> None:
-        """Note these values."""
+            scf.YieldOp([])
 
     def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
         for step in phase.steps:
-            inside = {a: index_value(0) for a in step.axes if a not in outer}
+            inside = {a: self._zero() for a in step.axes if a not in outer}
             self._emit(step, {**outer, **inside})
+
+    def _zero(self) -> ir.Value:
+        return index_value(0)
 
 
 @dataclass
@@ -258,13 +254,27 @@ class _BlockProgram(_Program):
         threads = self.schedule.warps * self.target.warp
         return Block(self.target, threads, layouts_of(self.staged, self.schedule, self.target))
 
-    def _held(self, phase: Phase) -> dict[str, ir.Value]:
-        changed = dict.fromkeys(name for step in phase.steps for name in step.buffers)
-        return {n: self.block.held[n][1] for n in changed if n in self.block.held}
+    def _zero(self) -> ir.Value:
+        return self.block.digits(())  # before all loops
 
-    def _hold(self, names: Iterable[str], values: Iterable[ir.Value]) -> None:
-        for name, value in zip(names, values, strict=True):
-            self.block.held[name] = (self.block.held[name][0], value)
+    def _turns(
+        self, phase: Phase, axis: Axis, low: ir.Value, high: ir.Value, outer: dict[Axis, ir.Value]
+    ) -> None:
+        """A loop that carries what the threads hold, and a turn changes."""
+        held, changed = self.block.held, {n: None for step in phase.steps for n in step.buffers}
+        names = [name for name in changed if name in held]
+        first = arith.minsi(low, index_value(phase.stop - phase.step))
+        loop = scf.ForOp(low, high, index_value(phase.step), [held[n][1] for n in names])
+        self.block.loop = BlockLoop(axis, loop, first, high, phase.step)
+        with ir.InsertionPoint(loop.body):
+            held |= {n: (held[n][0], x) for n, x in zip(names, loop.inner_iter_args, strict=True)}
+            self._phase(phase, {**outer, axis: loop.induction_variable})
+            scf.YieldOp([held[n][1] for n in names])
+        held |= {n: (held[n][0], x) for n, x in zip(names, loop.results, strict=True)}
+        for wait in self.block.loop.waits:  # only the copies after its own may be on their way
+            kind = ir.IntegerType.get_signless(32)
+            wait.attributes["n"] = ir.IntegerAttr.get(kind, len(self.block.loop.waits) - 1)
+        self.block.loop = None
 
     def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
         blocks = {a: self.schedule.block(a) for a in self.kernel.axes}
