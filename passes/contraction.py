@@ -21,10 +21,10 @@ from .blocks import WIDEST, assembled, elements
 from .emitter import index_value
 from .index import Axis
 from .linear import REGISTER, Bits, block_layouts, filled
-from .matrix import Instruction, Product, emit, matrix_layouts, places, product
+from .matrix import NARROW, Instruction, Product, emit, matrix_layouts, places, product
 from .placement import Level
 from .schedule import Schedule
-from .stage import Staged, kept_in
+from .stage import Staged
 from .staging import StagingEmitter
 from .targets import Target
 from .terms import Term
@@ -88,8 +88,9 @@ class MatrixEmitter(StagingEmitter):
         found = self._product(term)
         if found is None:
             return super()._reduce(term, level)
-        total = self._contract(found, level)
-        level.memo[term] = expand.cast(total, kept_in(term).name, term.dtype.name)
+        kept = NARROW.get(found.instruction.dtype, found.instruction.dtype)
+        total = self._contract(found, kept, level)
+        level.memo[term] = expand.cast(total, kept, term.dtype.name)
         return level.memo[term]
 
     def _product(self, fold: Term) -> Product | None:
@@ -98,7 +99,7 @@ class MatrixEmitter(StagingEmitter):
             return None
         return product(fold, wide, self.axes[-1], self.block.target)
 
-    def _contract(self, found: Product, level: Level) -> ir.Value:
+    def _contract(self, found: Product, kept: str, level: Level) -> ir.Value:
         """The sum over all of the depth, some fragments of it at a time."""
         row, axis = found.instruction, found.fold.attr
         own = _own(row, level.bits[found.columns])
@@ -109,7 +110,7 @@ class MatrixEmitter(StagingEmitter):
         tiles = [1 << s.bits.count(REGISTER) - s.fragment.count(REGISTER) for s in sides]
         bits = self._depth(found)
         step, size = 1 << len(bits), len(places(row.rows, row.columns))
-        zero = expand.constant(0, kept_in(found.fold).name, (size,))
+        zero = expand.constant(0, kept, (size,))
         totals = [zero] * prod(tiles)
 
         def turn(start: ir.Value, ragged: bool, totals: Sequence[ir.Value]) -> list[ir.Value]:

@@ -16,10 +16,19 @@ from math import prod
 from . import terms
 from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
+from .linear import REGISTER, block_layouts, run, thread_mask
 from .loops import Around, joint, paired, spread, standing
+from .matrix import has_instruction, product
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
-from .schedule import Schedule, fold_schedules, scatter_schedules, schedules
-from .stage import LOCAL_BYTES, fold_axis, stage
+from .schedule import (
+    Schedule,
+    block_folds,
+    fold_schedules,
+    scatter_schedules,
+    schedules,
+    whole_tile,
+)
+from .stage import LOCAL_BYTES, Staged, fold_axis, stage
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
 
@@ -40,6 +49,9 @@ SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
 FAR = 16.0  # waiting for a line in a page of its own
 LINE = 1.0  # bringing a line from the second cache to the first
+REGISTERS = 640.0  # bytes of local buffers that a thread of a GPU holds, at most
+MATRIX = 1 / 16  # what a product on matrix instructions costs of one without
+SECTOR = 32.0  # bytes that a GPU's memory moves at least
 FIRST = 16e3  # bytes of one operand that stay in the first cache
 PAGE, PAGES = 4096.0, 64  # bytes; so many pages are found at once
 TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
@@ -52,15 +64,20 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     """The predicted seconds of a kernel that stores `term` at every point of `axes`."""
     term, axes = shaped(term, axes, schedule.names)
     programs, work = schedule.programs(axes), counted(term, axes, schedule, target)
-    busy = max(1.0, min(target.units, programs))
-    rounds = -(-programs // target.units) * target.units / max(1, programs) if programs else 1.0
+    threads = max(1, schedule.warps * target.warp)
+    busy = max(1.0, min(target.units, programs * threads))
+    slots = max(1, target.units // threads)
+    rounds = -(-programs // slots) * slots / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
     written = bytes_written(term, axes)
     near = target.cache_bandwidth * busy
     # one program runs where it is called, without a barrier
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     computing += work.fetched / near
-    far = [size for size in (*work.touched.values(), written) if size > target.cache / 4]
+    apart = scattered(term, axes, schedule, target) if target.is_gpu else {}
+    touched = [size * apart.get(name, 1.0) for name, size in work.touched.items()]
+    written *= apart.get("", 1.0)
+    far = [size for size in (*touched, written) if size > target.cache / 4]
     moving = sum(far) / target.bandwidth + (0.0 if written in far else written / near)
     running = max(computing, moving) + OVERLAP * min(computing, moving)
     return launch + running + work.again / near + spilling(written, target)
@@ -70,8 +87,9 @@ def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Targ
     """What a kernel's programs do, all together."""
     programs, work = schedule.programs(axes), Work()
     if schedule.fold:
-        staged = stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target))
-        work.instructions = 0.0 if staged.local_bytes <= LOCAL_BYTES else float("inf")
+        staged = staging(term, axes, schedule, target)
+        most = LOCAL_BYTES if not target.is_gpu else REGISTERS * schedule.warps * target.warp
+        work.instructions = 0.0 if staged.local_bytes <= most else float("inf")
         for phase in staged.phases:
             work.seen = set()  # a turn's steps share what they bring near
             for step in phase.steps:
@@ -80,6 +98,47 @@ def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Targ
     else:
         _Counter(schedule, axes, target, work).run(term, programs)
     return work
+
+
+def scattered(
+    term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target
+) -> dict[str, float]:
+    """How many times the bytes of each buffer a GPU moves, as memory answers in sectors; of what is
+    stored by the name ""."""
+    if schedule.matrix or schedule.fold:
+        return {}
+    threads, warp = schedule.warps * target.warp, target.warp.bit_length() - 1
+    sizes = {a.name: schedule.tile(a) for a in axes}
+    near = [a.name for a in axes if a.name == schedule.vector]
+    layouts = block_layouts(sizes, near, schedule.lanes, threads)
+    found = dict[str, float]()
+
+    def times(last: Expr, used: frozenset[Axis], size: int) -> float:
+        along = next((a for a in last.own_axes if last.coefficient(a) == 1), None)
+        if along is None:
+            return 1.0
+        if along in axes:
+            bits = layouts[along.name]
+            lanes = [b for b in range(warp) if b in bits]
+        else:  # summed over, by the threads that are left
+            taken = thread_mask([layouts[a.name] for a in used if a in axes])
+            lanes, bits = [b for b in range(warp) if not taken >> b & 1], (REGISTER, REGISTER)
+        beside = run(bits) << sum(b == n for n, b in enumerate(lanes))
+        return max(1.0, SECTOR / (beside * size))
+
+    for around, t in standing(term):
+        if t.op == "load" and t.attr[1]:
+            used = around[-1].axes if around else frozenset(axes)
+            factor = times(t.attr[1][-1], used, t.dtype.bytes)
+            found[t.attr[0]] = max(factor, found.get(t.attr[0], 1.0))
+    return found | {"": times(of_axis(axes[-1]), frozenset(axes), 4) if axes else 1.0}
+
+
+def staging(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Staged:
+    """The steps of a kernel of folds; on a GPU each is one tile, that threads hold in registers."""
+    if target.is_gpu:
+        return stage(term, axes, schedule, lambda a, _: whole_tile(schedule, a), packs=False)
+    return stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target))
 
 
 def spilling(written: float, target: Target) -> float:
@@ -105,7 +164,7 @@ def cheapest(
         if not partial
         for schedule in schedules(own, form, target, strict)
     ]
-    if fold_axis(term) is not None and not strict and not target.is_gpu:
+    if fold_axis(term) is not None and not strict and not (target.is_gpu and term.op == "scatter"):
         folds = fold_options(term, axes, target)
         options += [(term, s) for s in folds if all(s.block(a) >= a.size for a in partial)]
     priced = [(estimate(form, axes, schedule, target), schedule) for form, schedule in options]
@@ -122,7 +181,14 @@ def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable
     rows = frozenset(a for s in scores for a in s.axes if a in axes)
     weighted = any(t.axes - rows for t in rolls)
     heavy = weighted or any(t.folds for t in scores)
+    if target.is_gpu:
+        return block_folds(axes, rows, rolls[0].attr, heavy, target, _multiplies(term, target))
     return fold_schedules(axes, rows, rolls[0].attr, heavy, target)
+
+
+def _multiplies(term: Term, target: Target) -> bool:
+    """Whether the dtypes of a kernel's sums of products have matrix instructions."""
+    return any(has_instruction(t, target) for t in postorder([term]) if t.op in ("sum", "roll"))
 
 
 def bytes_written(root: Term, axes: tuple[Axis, ...]) -> float:
@@ -225,6 +291,7 @@ class _Counter:
         self.work.instructions += trips * BROADCAST_LOAD * max(0, parts.constants - room)
         for (around, axes, bits), price in parts.prices.items():
             level = self._level(around).home(axes)
+            price *= self._share(around)
             self._count(level, self._vectors(bits, axes, level) * price)
         for around, load in parts.loads:
             self._load(load, self._level(around).home(load.axes))
@@ -259,6 +326,13 @@ class _Counter:
             return 1.0
         lanes = self.target.lanes(bits)
         return prod(level.tiles[a] for a in shape[:-1]) * -(-level.tiles[shape[-1]] // lanes)
+
+    def _share(self, around: Around) -> float:
+        """What instructions in a reduction cost, of what they would without matrix instructions."""
+        wide = frozenset(a for a in self.axes if self.schedule.tile(a) > 1)
+        matrix = self.schedule.matrix and around and self.axes
+        found = product(around[-1], wide, self.axes[-1], self.target) if matrix else None
+        return MATRIX if found else 1.0
 
     def _count(self, level: Level, instructions: float) -> None:
         self.work.instructions += level.data["trips"] * instructions
@@ -344,7 +418,7 @@ class _Counter:
         price = 0.2 if fused else INSTRUCTIONS[term.op]
         own = frozenset() if inner.pairs(term, self.schedule) else {term.attr}
         vectors = self._vectors(term.dtype.bits, term.axes | own, inner)
-        self._count(inner, vectors * price)
+        self._count(inner, vectors * price * self._share((term,)))
         if own and inner.tiles[term.attr] > 1:
             self._count(level, 8.0 * prod(level.tiles[x] for x in level.shape(term.axes)))
         inner.data["registers"] += vectors

@@ -110,7 +110,7 @@ def _solve(
     """
     names, inputs = region.names, [region.names[v] for v in region.inputs]
     outputs = [names[v] for v in region.outputs]
-    whole, equal, folds = _named_terms(region, outputs, precision == "fast")
+    whole, equal, folds = _named_terms(region, outputs, precision == "fast", bool(target.matrix))
     roots = list(whole.values())
     splits = splittable(roots, target)
     free = frozenset(names[v] for v in region.inputs if v in region.prepared)
@@ -125,12 +125,12 @@ def _solve(
 
 
 def _named_terms(
-    region: Region, outputs: list[str], excess: bool
+    region: Region, outputs: list[str], excess: bool, matrix: bool
 ) -> tuple[dict[ir.Value, Term], list[tuple[Term, Term]], set[str]]:
     """The terms of the values that may be buffers, the loads that equal terms, and the names of the
     values that end with a reduction."""
     names = region.names
-    values = set(_candidate_values(region))
+    values = set(_candidate_values(region, matrix))
     joined: dict[tuple[ir.Value, Point], Term] = {}
 
     def watch(value: ir.Value, point: Point, term: Term) -> None:
@@ -165,7 +165,7 @@ def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | Non
     return terms.load(name, place, static_shape(value), term.dtype)
 
 
-def _candidate_values(region: Region) -> list[ir.Value]:
+def _candidate_values(region: Region, matrix: bool) -> list[ir.Value]:
     """The values that may become buffers.
 
     Outputs, reductions and views may, and what several operations, a reduction or a view reads; not
@@ -182,7 +182,8 @@ def _candidate_values(region: Region) -> list[ir.Value]:
         name, value = ops.operation_name(op), op.results[0]
         size = prod(static_shape(value))
         early = value in region.prepared  # weights stay as narrow as they are
-        narrow = early and name == "cast" and TensorType.of(op.operands[0]).dtype.bits == 8
+        bits = TensorType.of(op.operands[0]).dtype.bits if name == "cast" else 64
+        narrow = (bits == 8 and early) or (bits <= 16 and matrix)  # fragments are as narrow as that
         if narrow or (name in QUICK and all(x in quick for x in op.operands)):
             quick.add(value)
         again = value in quick or (name == "contiguous" and spreads(op))

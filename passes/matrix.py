@@ -103,6 +103,15 @@ def product(fold: Term, wide: frozenset[Axis], columns: Axis, target: Target) ->
     return Product(found, fold, (operands[0], operands[1]), rows, columns)
 
 
+def has_instruction(fold: Term, target: Target) -> bool:
+    """Whether a sum, or a rolling one, multiplies dtypes that the target has instructions for."""
+    if fold.op == "roll":
+        return _instruction([_narrow(fold.args[1])], fold, target) is not None
+    body = fold.args[0]
+    product = fold.op == "sum" and body.op == "mul"
+    return product and _instruction(map(_narrow, body.args), fold, target) is not None
+
+
 def _narrow(x: Term) -> Term:
     """A factor as it was before it was widened."""
     return x.args[0] if x.op == "cast" and NARROW.get(x.args[0].dtype.name) == x.dtype.name else x

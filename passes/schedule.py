@@ -13,6 +13,7 @@ from math import prod
 
 from .index import Axis
 from .loops import joint, paired
+from .matrix import has_instruction
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
@@ -58,7 +59,7 @@ def schedules(
     """The schedules that are worth looking at, generated from the kernel's shape; `inside` a
     program, of a step whose loops run over all of its axes."""
     if target.is_gpu:
-        found = dict.fromkeys(block_schedules(axes, root, target))
+        found = dict.fromkeys(block_schedules(axes, root, target, strict))
         yield from (replace(one, reassociate=not strict) for one in found)
         return
     pairs = target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
@@ -67,11 +68,15 @@ def schedules(
         yield replace(found, reassociate=not strict, pairs=pairs) if own else found
 
 
-def block_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Iterator[Schedule]:
+def block_schedules(
+    axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False
+) -> Iterator[Schedule]:
     """The schedules of programs that blocks of threads run: so many places along the vector axis,
     whose neighbours go to neighbouring threads, and so many along the others."""
     widest = max([root.dtype.bits, *(t.dtype.bits for t in root.loads)])
-    lanes, folds = 128 // widest, [t for t in postorder([root]) if t.op in REDUCTIONS]
+    lanes, folds = min(8, 128 // widest), [t for t in postorder([root]) if t.op in REDUCTIONS]
+    if not strict and len(axes) > 1 and any(has_instruction(t, target) for t in folds):
+        yield from _matrix_schedules(axes, folds, target)
     for warps in (4, 8):
         threads = warps * target.warp
         for vector in [*_vector_axes(axes, root), None]:
@@ -79,16 +84,77 @@ def block_schedules(axes: tuple[Axis, ...], root: Term, target: Target) -> Itera
             longs = (lanes * threads, lanes * target.warp, 16 * lanes) if vector else (1,)
             for long in dict.fromkeys(min(n, _power(vector.size)) if vector else 1 for n in longs):
                 for rows in (1, warps, 64, max(1, threads * lanes // max(1, long))):
-                    tiles, left = dict.fromkeys(axes, 1), rows
-                    for a in (a for a in axes[::-1] if a is not vector):
-                        tiles[a] = min(left, _power(a.size))
-                        left //= tiles[a]
+                    tiles = _filled(axes, vector, rows)
                     if vector is not None:
-                        tiles[vector] = long
-                    tiles = {a: max(1, min(n, a.size)) for a, n in tiles.items()}
+                        tiles[vector] = max(1, min(long, vector.size))
+                    if prod(map(_power, tiles.values())) > 64 * threads:
+                        continue
                     blocks = tiles | ({vector: vector.size} if apart and vector else {})
                     found = _schedule(vector, tiles, blocks, axes, lanes)
                     yield replace(found, warps=warps)
+
+
+def _filled(axes: tuple[Axis, ...], vector: Axis | None, rows: int) -> dict[Axis, int]:
+    """Tiles of so many places in all, the last axes first, without the vector axis."""
+    tiles = dict.fromkeys(axes, 1)
+    for a in (a for a in axes[::-1] if a is not vector):
+        tiles[a] = max(1, min(rows, _power(a.size), a.size))
+        rows //= _power(tiles[a])
+    return tiles
+
+
+def _matrix_schedules(
+    axes: tuple[Axis, ...], folds: list[Term], target: Target
+) -> Iterator[Schedule]:
+    """Tiles of rows by columns, for products that matrix instructions compute."""
+    columns = axes[-1]
+    size = min(x.dtype.bytes for t in folds for x in t.loads)
+    for rows in (a for a in axes[:-1] if a.size > 1):
+        for long, wide, warps in (
+            (128, 128, 8),
+            (128, 64, 4),
+            (64, 128, 4),
+            (64, 64, 4),
+            (16, 64, 2),
+        ):
+            tiles = {a: 1 for a in axes}
+            tiles |= {rows: min(rows.size, long), columns: min(columns.size, wide)}
+            found = _schedule(columns, tiles, tiles, (), 16 // size)
+            for stages in (3, 0) if target.matrix == "mma" else (2, 0):
+                yield replace(found, warps=warps, matrix=True, depth=128 // size, stages=stages)
+
+
+def block_folds(
+    axes: tuple[Axis, ...],
+    rows: frozenset[Axis],
+    along: Axis,
+    heavy: bool,
+    target: Target,
+    matrix: bool,
+) -> Iterator[Schedule]:
+    """The schedules of one loop for all folds over an axis, run by blocks of threads."""
+    shared = [a for a in axes if a in rows and a.size > 1][-1:]
+    if matrix:
+        choices = [(128, 64, 8, 1), (64, 64, 4, 1), (16, 64, 1, 1)]
+    elif heavy:
+        choices = [(128, 16, 4, 0), (32, 16, 1, 0)]
+    else:
+        choices = [(4, 16 * target.warp, 4, 0), (1, 32 * target.warp, 8, 0), (1, 1 << 13, 8, 0)]
+    for block, fold, warps, stages in choices:
+        blocks = {a: 1 if a in rows else a.size for a in axes}
+        blocks |= {a: min(a.size, block) for a in shared}
+        found = _schedule(
+            None, dict.fromkeys(axes, 1), blocks, (), 4, min(fold, _power(along.size))
+        )
+        if heavy and not matrix:  # rows have all threads
+            found = replace(found, vector=shared[0].name if shared else None)
+        yield replace(found, warps=warps, matrix=matrix, stages=stages)
+
+
+def whole_tile(schedule: Schedule, axes: tuple[Axis, ...]) -> Schedule:
+    """The schedule of one step of a kernel's: all of it at once."""
+    whole = tuple((a.name, a.size) for a in axes)
+    return replace(schedule, tiles=whole, blocks=whole, order=(), fold=0)
 
 
 def _power(size: int) -> int:

@@ -54,7 +54,8 @@ def _gpu(
     triple = {"cuda": "nvptx64-nvidia-cuda", "hip": "amdgcn-amd-amdhsa"}[family]
     return Target(
         f"{family}:{chip}", family, triple, chip, features, units=units, rate=0.5e9,
-        bandwidth=bandwidth, launch=4e-6, warp=64 if chip.startswith("gfx9") else 32, matrix=matrix,
+        bandwidth=bandwidth, cache_bandwidth=3 * bandwidth / units, launch=4e-6,
+        warp=64 if chip.startswith("gfx9") else 32, matrix=matrix,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from .fuse import SCHEDULE, read_schedule
 from .index import Axis, of_axis
 from .placement import deep_recursion
 from .schedule import Schedule
-from .stage import OUTPUT, Phase, Staged, Step, stage
+from .stage import OUTPUT, Phase, Staged, Step
 from .targets import Target
 from .terms import Term
 
@@ -155,15 +155,10 @@ class _Program:
         """What a program does; without folds it is one step."""
         axes, term = self.kernel.axes, self.kernel.term
         if self.schedule.fold:
-            packs = not self.target.is_gpu
-            return stage(terms.rolled(term), axes, self.schedule, self._choose, packs)
+            return cost.staging(terms.rolled(term), axes, self.schedule, self.target)
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
         step = Step(names, tuple(map(of_axis, axes)), axes, term, self.schedule)
         return Staged((), {}, (Phase((step,)),))
-
-    def _choose(self, axes: tuple[Axis, ...], term: Term) -> Schedule:
-        """The schedule of a step of several."""
-        return cost.step_schedule(axes, term, self.target)
 
     def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
         Emitter(step, self.arguments, self.contract).run(starts)
@@ -242,11 +237,6 @@ class _BlockProgram(_Program):
         self._steps(self.staged, gpu.block_id(gpu.Dimension.x))
         size = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.block.shared_bytes)
         block.owner.attributes[SHARED] = size
-
-    def _choose(self, axes: tuple[Axis, ...], term: Term) -> Schedule:
-        """All of it at once."""
-        whole = tuple((a.name, a.size) for a in axes)
-        return replace(self.schedule, tiles=whole, blocks=whole, order=(), fold=0)
 
     @cached_property
     def block(self) -> Block:
