@@ -110,9 +110,11 @@ def fold_axis(root: Term) -> Axis | None:
 
 
 def kept_in(term: Term) -> DType:
-    """The dtype that a term's running value has: sums of 16-bit floats are kept in float32."""
-    narrow = term.op == "sum" and term.dtype.is_float and term.dtype.bits == 16
-    return DTYPES["float32"] if narrow else term.dtype
+    """The dtype that a term's running value has: sums of less than 32 bits are kept in 32, in which
+    integers wrap alike."""
+    if term.op != "sum" or term.dtype.bits >= 32 or term.dtype.kind == "bool":
+        return term.dtype
+    return DTYPES["float32" if term.dtype.is_float else "int32"]
 
 
 def stage(
