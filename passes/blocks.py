@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import product
 from math import prod
 
 from mlir import ir
 from mlir.dialects import arith, gpu, memref, scf, vector
 
-from ..dialect import DType
 from ..dialect.errors import CompileError
 from . import expand, terms
 from .emitter import Dims, Emitter, Offsets, index_value, offsets_of, part, spread_out
 from .index import Axis, Expr
 from .lanes import reshape
-from .linear import REGISTER, Bits, run, thread_mask
+from .linear import REGISTER, Bits, run, spots, thread_mask
 from .loops import goes_on
 from .placement import Level, contiguous_along
 from .stage import Step, kept_in
@@ -34,6 +34,7 @@ from .targets import Target
 from .terms import Term
 
 WIDEST = 16  # bytes of one access
+Layouts = tuple[Bits, ...]  # of a tile, by its axes
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Block:
     target: Target
     threads: int
     layouts: dict[str, Bits]  # by the name of an axis
-    held: dict[str, tuple[tuple[Bits, ...], ir.Value]] = field(default_factory=dict)
+    held: dict[str, tuple[Layouts, ir.Value]] = field(default_factory=dict)
     shared_bytes: int = 0
     loop: BlockLoop | None = None  # the loop over blocks of an axis that a step stands in
     _parts: dict[tuple, ir.Value] = field(default_factory=dict)
@@ -229,11 +230,45 @@ class BlockEmitter(Emitter):
         read = [axis for expr in index for axis in expr.own_axes]
         found = tuple(level.bits.get(axis, ()) for axis in read)
         if found != layouts:
-            raise CompileError(f"{name} lies in {layouts}, and is read in {found}")
+            value = self._relaid(value, layouts, found)
         order = [axis for axis in read if axis in dims]
         if order != list(dims):
             value = vector.transpose(value, [order.index(a) for a in dims])
         return value
+
+    def _relaid(self, value: ir.Value, have: Layouts, want: Layouts) -> ir.Value:
+        """A tile in another layout, in which each thread has what some threads of its warp had: of
+        the lanes that a register's place has in the one and not in the other, it reads all."""
+        pairs = [list(zip(h, w, strict=True)) for h, w in zip(have, want, strict=True)]
+        moved = {h for bits in pairs for h, w in bits if h != w}
+        kept = all(h == w or w == REGISTER for bits in pairs for h, w in bits)
+        if not kept or any(1 << b >= self.block.target.warp for b in moved):
+            raise CompileError(f"a tile lies in {have}, and is read in {want}")
+        sides = {(): elements(value)}  # by the bits of the lanes that the values come from
+        for b in sorted(moved):
+            first = self.block.owns(1 << b)
+            pairs_of = {
+                at: (x, elements(self._exchanged(_like(x, value), 1 << b)))
+                for at, x in sides.items()
+            }
+            sides = {}
+            for at, (own, other) in pairs_of.items():
+                for bit, (yes, no) in enumerate(((own, other), (other, own))):
+                    picked = zip(yes, no, strict=True)
+                    sides[(*at, bit)] = [arith.select(first, x, y) for x, y in picked]
+        registers = [1 << bits.count(REGISTER) for bits in want]
+        parts = []
+        for place in product(*map(range, registers)):
+            source, lanes = 0, dict[int, int]()
+            for n, h, w, bits in zip(place, have, want, pairs, strict=True):
+                at = spots(w)[n]
+                lanes |= {b: at >> k & 1 for k, (b, other) in enumerate(bits) if b != other}
+                kept_bits = [k for k, b in enumerate(h) if b == REGISTER]
+                own = sum((at >> k & 1) << i for i, k in enumerate(kept_bits))
+                source = (source << len(kept_bits)) + own
+            parts.append(sides[tuple(lanes[b] for b in sorted(moved))][source])
+        whole = vector.from_elements(ir.VectorType.get([len(parts)], parts[0].type), parts)
+        return reshape(whole, [n for n in registers if n > 1])
 
     def _store(self, term: Term, name: str, level: Level) -> None:
         axes = tuple(a for a in self.axes if a in level.bits)
@@ -343,12 +378,12 @@ class BlockEmitter(Emitter):
         bits = [b for b in inner.bits[axis] if b != REGISTER]
         lanes = self.block.target.warp.bit_length() - 1
         for bit in (b for b in bits if b < lanes):
-            other = self._exchanged(value, 1 << bit, kept_in(term))
+            other = self._exchanged(value, 1 << bit)
             value = self._combine(term, [value, other])
         across = [b for b in bits if b >= lanes]
         return self._across_warps(term, value, across) if across else value
 
-    def _exchanged(self, value: ir.Value, distance: int, dtype: DType) -> ir.Value:
+    def _exchanged(self, value: ir.Value, distance: int) -> ir.Value:
         """The same values of the thread whose number differs by this bit."""
 
         def exchange(x: ir.Value) -> ir.Value:

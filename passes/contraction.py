@@ -135,8 +135,8 @@ class MatrixEmitter(StagingEmitter):
     def _depth(self, found: Product) -> Bits:
         """How a turn's places of the summed axis lie: as they do already, or runs of 16 bytes."""
         axis, bits = found.fold.attr, found.instruction.depth
-        if axis.name in self.block.layouts:
-            return self.block.layouts[axis.name]
+        if lies := self.block.layouts.get(axis.name):  # as they do, or as they do within a warp
+            return lies if lies[: len(bits)] == bits else filled(bits, 1 << len(lies))
         registers = WIDEST * 8 // found.operands[0].dtype.bits
         lanes = sorted(b for b in bits if b != REGISTER)
         wanted = self.schedule.depth or registers << len(lanes)
