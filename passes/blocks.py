@@ -19,7 +19,7 @@ from itertools import product
 from math import prod
 
 from mlir import ir
-from mlir.dialects import arith, gpu, memref, scf, vector
+from mlir.dialects import arith, gpu, llvm, memref, scf, vector
 
 from ..dialect.errors import CompileError
 from . import expand, terms
@@ -34,6 +34,10 @@ from .targets import Target
 from .terms import Term
 
 WIDEST = 16  # bytes of one access
+INSTRUCTIONS = {  # of the hardware, within 2 ulp; numbers below the normal ones are 0 to it
+    ("cuda", "exp2", "float32"): "llvm.nvvm.ex2.approx.ftz.f",
+    ("hip", "exp2", "float32"): "llvm.amdgcn.exp2",
+}
 Layouts = tuple[Bits, ...]  # of a tile, by its axes
 
 
@@ -293,6 +297,12 @@ class BlockEmitter(Emitter):
                 line = vector.from_elements(ir.VectorType.get([width], parts[0].type), parts)
                 alignment = width * term.dtype.bits // 8
                 vector.store(line, output, place(offsets), alignment=alignment)
+
+    def _apply(self, name: str, values: list[ir.Value], kind: str) -> ir.Value:
+        instruction = INSTRUCTIONS.get((self.block.target.family, name, kind))
+        if instruction is None or not self.contract:
+            return super()._apply(name, values, kind)
+        return _each(values[0], lambda x: llvm.call_intrinsic(x.type, instruction, [x], [], []))
 
     def _bring(self, load: Term, level: Level) -> None:
         """Nothing: other warps run while one waits."""

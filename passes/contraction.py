@@ -125,7 +125,9 @@ class MatrixEmitter(StagingEmitter):
         whole = axis.size // step * step
         if whole:
             staged = [
-                x for s in sides for x in self._staged(s.term, s.axis, s.bits, axis, bits, level)
+                x
+                for s in sides
+                for x in self._staged(s.term, s.axis, s.bits, axis, bits, whole, level)
             ]
             totals = self._run(turn, totals, staged, (axis, bits, whole), level)
         if axis.size > whole:

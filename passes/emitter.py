@@ -19,7 +19,7 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import arith, memref, scf, vector
 
-from ..dialect import DType
+from ..dialect import DTYPES, DType
 from ..dialect.errors import CompileError
 from . import expand, terms
 from .index import Axis, Expr, Quotient
@@ -147,11 +147,12 @@ class Emitter:
         if term.op == "const":
             return expand.constant(term.value, term.dtype.name, ())
         dims = level.shape(term.axes)
-        if term.op == "index":
-            return expand.cast(self._integer(term.attr, dims, level), "int64", term.dtype.name)
-        if term.op == "nonneg":
-            value = self._integer(term.attr, dims, level)
-            return arith.cmpi(arith.CmpIPredicate.sge, value, _number(0, dims, level))
+        if term.op in ("index", "nonneg"):
+            kind = "int32" if _short(term.attr) else "int64"
+            value = self._integer(term.attr, kind, dims, level)
+            if term.op == "index":
+                return expand.cast(value, kind, term.dtype.name)
+            return arith.cmpi(arith.CmpIPredicate.sge, value, _number(0, kind, dims, level))
         if term.op == "table":
             return self._table(term, dims, level)
         values = [self._tile(a, dims, level) for a in term.args]
@@ -160,6 +161,10 @@ class Emitter:
             convert = expand.cast if term.op == "cast" else expand.bitcast
             return convert(values[0], kind, term.dtype.name)
         name = "max" if term.op == "larger" else term.op
+        return self._apply(name, values, kind)
+
+    def _apply(self, name: str, values: list[ir.Value], kind: str) -> ir.Value:
+        """An operation on tile values of a dtype."""
         return expand.emit(name, values, kind, contract=self.contract)
 
     def _tile(self, term: Term, dims: Dims, level: Level, kind: str | None = None) -> ir.Value:
@@ -220,15 +225,15 @@ class Emitter:
 
     # --- index expressions as values ----------------------------------------------------------
 
-    def _integer(self, expr: Expr, dims: Dims, level: Level) -> ir.Value:
-        """The values of an index expression in a tile: 64-bit integers."""
+    def _integer(self, expr: Expr, kind: str, dims: Dims, level: Level) -> ir.Value:
+        """The values of an index expression in a tile, as integers of a dtype."""
 
         def leaf(atom: Any) -> ir.Value:
             if isinstance(atom, Axis):
-                return _positions(atom, dims, level)
-            return self._tile(atom.term, dims, level, "int64")
+                return _positions(atom, kind, dims, level)
+            return self._tile(atom.term, dims, level, kind)
 
-        return evaluate(expr, leaf, lambda n: _number(n, dims, level))
+        return evaluate(expr, leaf, lambda n: _number(n, kind, dims, level))
 
     def _place(self, index: tuple[Expr, ...], shape: Sequence[int], level: Level) -> Coordinates:
         """The coordinates of an element of a buffer, for any place in a tile."""
@@ -480,22 +485,31 @@ def _load_lines(
     return _rows(line if along == dims[-1] else row, dims, level)
 
 
-def _number(value: int, dims: Dims, level: Level) -> ir.Value:
-    """A 64-bit integer everywhere in a tile."""
-    return spread_out(expand.constant(value, "int64", ()), (), dims, level)
+def _short(expr: Expr) -> bool:
+    """Whether 32 bits hold the value of an index expression, and all on the way to it."""
+    inner = (a.expr for a, _ in expr.parts if isinstance(a, Quotient))
+    most = abs(expr.constant) + sum(
+        abs(c) * max(map(abs, Expr(0, ((a, 1),)).range)) for a, c in expr.parts
+    )
+    return most < 1 << 31 and all(map(_short, inner))
 
 
-def _positions(axis: Axis, dims: Dims, level: Level) -> ir.Value:
-    """The positions along an axis that a tile covers, as 64-bit integers."""
-    element = ir.IntegerType.get_signless(64)
+def _number(value: int, kind: str, dims: Dims, level: Level) -> ir.Value:
+    """An integer of a dtype everywhere in a tile."""
+    return spread_out(expand.constant(value, kind, ()), (), dims, level)
+
+
+def _positions(axis: Axis, kind: str, dims: Dims, level: Level) -> ir.Value:
+    """The positions along an axis that a tile covers, as integers of a dtype."""
+    element = ir.Type.parse(DTYPES[kind].mlir)
     start = arith.index_cast(element, level.data["origin"][axis])
     start = spread_out(start, (), dims, level)
     if axis not in dims:
         return start
-    steps = np.array([level.spot(axis, n) for n in range(level.tiles[axis])], np.int64)
-    kind = ir.VectorType.get(steps.shape, element)
-    line = arith.constant(kind, ir.DenseElementsAttr.get(memoryview(steps.data), type=kind))
-    return arith.addi(start, spread_out(line, (axis,), dims, level))
+    steps = np.array([level.spot(axis, n) for n in range(level.tiles[axis])], DTYPES[kind].numpy)
+    line = ir.VectorType.get(steps.shape, element)
+    places = arith.constant(line, ir.DenseElementsAttr.get(memoryview(steps.data), type=line))
+    return arith.addi(start, spread_out(places, (axis,), dims, level))
 
 
 def _vector(elements: list[ir.Value]) -> ir.Value:

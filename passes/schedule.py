@@ -148,7 +148,7 @@ def block_folds(
         )
         if heavy and not matrix:  # rows have all threads
             found = replace(found, vector=shared[0].name if shared else None)
-        yield replace(found, warps=warps, matrix=matrix, stages=stages)
+        yield replace(found, warps=warps, matrix=matrix, stages=stages, depth=1024 * matrix)
 
 
 def whole_tile(schedule: Schedule, axes: tuple[Axis, ...]) -> Schedule:

@@ -64,14 +64,15 @@ class StagingEmitter(BlockEmitter):
     # --- what is staged -----------------------------------------------------------------------
 
     def _staged(
-        self, term: Term, own: Axis, lies: Bits, axis: Axis, bits: Bits, level: Level
+        self, term: Term, own: Axis, lies: Bits, axis: Axis, bits: Bits, whole: int, level: Level
     ) -> Iterator[StagedLoad]:
         """The loads of an operand that are worth it: two of their axes are its own and the summed
-        one, and neighbours along one of them fill lines."""
+        one, and neighbours along one of them fill lines. What a loop over blocks reads in each turn
+        anew stays in registers if there is one stage."""
         loop = self.block.loop
         for load in term.loads if self.schedule.stages else ():
             name, index, shape = load.attr
-            again = loop is None or loop.axis in load.axes  # else it is read once, before the loop
+            again = loop is None or loop.axis in load.axes or self.schedule.stages > 1
             if (
                 name in self.block.held
                 or load.children
@@ -100,7 +101,7 @@ class StagingEmitter(BlockEmitter):
                 masks = swizzle(
                     bits if turned else lies, lies if turned else bits, pitch, size, turned
                 )
-                slots = 1 if (loop and not waits) else 2 if waits else self.schedule.stages
+                slots = 1 if whole == 1 << len(bits) else self._slots(waits)
                 array = self.block.share(
                     f"{load.attr[0]} {count}",
                     (slots, sizes[rows.name], pitch),
@@ -108,6 +109,10 @@ class StagingEmitter(BlockEmitter):
                 )
                 yield StagedLoad(load, rows, columns, copy, array, masks, turned, waits)
                 break
+
+    def _slots(self, waits: bool) -> int:
+        """How many turns of a loop have room in shared memory."""
+        return 2 if waits else max(2, self.schedule.stages)
 
     def _level_of(
         self,
@@ -141,8 +146,13 @@ class StagingEmitter(BlockEmitter):
         waits = any(s.waits for s in staged)  # then for all of them
         staged = [replace(s, waits=waits) for s in staged]
 
-        def copy(start: ir.Value, slot: ir.Value, level: Level = level) -> None:
-            for s in staged:
+        def copy(
+            start: ir.Value,
+            slot: ir.Value,
+            level: Level = level,
+            some: Iterable[StagedLoad] = staged,
+        ) -> None:
+            for s in some:
                 self._put(s, self._fetch(s, start, slot, axis, level), slot)
 
         def run(start: ir.Value, slot: ir.Value, now: Sequence[ir.Value]) -> list[ir.Value]:
@@ -154,17 +164,24 @@ class StagingEmitter(BlockEmitter):
         zero = self.block.digits(())  # before all loops
         if whole == step and not staged:
             return turn(zero, False, totals)
-        if whole == step and (loop is None or waits):
-            gpu.barrier()  # all have read what lies there
-            copy(zero, zero)
-            if not waits:
-                close_group()
-                wait_groups(0)
-            gpu.barrier()
-            return run(zero, zero, totals)
         if whole == step:
+            still = [s for s in staged if loop is not None and loop.axis not in s.load.axes]
+            moving = [s for s in staged if s not in still]
+            if loop is not None and still:
+                with ir.InsertionPoint(loop.operation):
+                    copy(zero, zero, level, still)
+                    if not waits:
+                        close_group()
+            if loop is None or waits or not moving:
+                gpu.barrier()  # all have read what lies there
+                copy(zero, zero, level, moving)
+                if not waits:
+                    close_group()
+                    wait_groups(0)
+                gpu.barrier()
+                return run(zero, zero, totals)
             with ir.InsertionPoint(loop.operation):
-                copy(zero, zero, loop.level_at(level, loop.first))
+                copy(zero, zero, loop.level_at(level, loop.first), moving)
                 close_group()
             loop.waits.append(wait_groups(0))
             gpu.barrier()
@@ -173,13 +190,13 @@ class StagingEmitter(BlockEmitter):
             ahead = arith.addi(loop.place, index_value(loop.step))
             more = scf.IfOp(arith.cmpi(arith.CmpIPredicate.slt, ahead, loop.end))
             with ir.InsertionPoint(more.then_block):
-                copy(zero, zero, loop.level_at(level, ahead))
+                copy(zero, zero, loop.level_at(level, ahead), moving)
                 scf.YieldOp([])
             close_group()
             return found
         if staged and loop is not None:
             gpu.barrier()
-        slots = 2 if waits else self.schedule.stages
+        slots = self._slots(waits)
         for n in range(slots - 1 if staged else 0):
             if n * step < whole:
                 copy(index_value(n * step), index_value(n))
