@@ -41,3 +41,7 @@ class CompileError(Error, RuntimeError):
 
 class TargetError(Error, ValueError):
     """An unknown target, or one whose driver or device is missing."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A GPU's driver refused or failed; the message names its function and what it was for."""

@@ -31,6 +31,7 @@ _LIGHT = {
         (
             "ArgumentError",
             "CompileError",
+            "DeviceError",
             "DtypeError",
             "Error",
             "ParseError",
@@ -85,6 +86,7 @@ __all__ = [
     "ArgumentError",
     "CompileError",
     "DType",
+    "DeviceError",
     "Dim",
     "DtypeError",
     "Error",

@@ -75,6 +75,7 @@ from .dialect import DTYPES, DType, dtype
 from .dialect.errors import (
     ArgumentError,
     CompileError,
+    DeviceError,
     DtypeError,
     Error,
     ParseError,

@@ -43,7 +43,7 @@ def find_program(module: ir.Module, name: str, options: Options) -> Program:
     target, text, search = find_target(options.target), str(module), options.search
     threads = 0 if target.is_gpu else thread_count(options.threads)
     if search is not None and target.name != "cpu":
-        raise no_launch(target.name)
+        raise no_launch(target.name, "search for programs")
     with Database() as database:
         device = identity(target.name, threads)
         choice = database.choice(graph_key(text, target, options.precision, device))

@@ -104,19 +104,23 @@ class Inputs:
     """What a program is called with: made once, so that a call need not spell out names."""
 
     def __init__(self, program: Program):
-        self._rows: list[tuple[int, int, Buffer, str]] = []  # position, buffer id, buffer, name
+        self.rows: list[tuple[int, int, Buffer, str]] = []  # position, buffer id, buffer, name
         for position, index in enumerate(program.inputs):
             buffer = program.buffers[index]
-            self._rows.append((position, index, buffer, name_of(buffer, position)))
+            self.rows.append((position, index, buffer, name_of(buffer, position)))
+
+    def check_count(self, values: Sequence[Any]) -> None:
+        """ArgumentError where there are more or fewer arguments than the program takes."""
+        if len(values) != len(self.rows):
+            names = [buffer.name or describe(buffer) for _, _, buffer, _ in self.rows]
+            wanted = f"{len(names)} ({', '.join(names)})" if names else "0"
+            raise ArgumentError(f"expected {wanted} arguments, got {len(values)}")
 
     def take(self, values: Sequence[Any], pointers: Pointers) -> dict[int, np.ndarray]:
         """The caller's arguments by buffer id; `pointers` gets their addresses."""
-        if len(values) != len(self._rows):
-            names = [buffer.name or describe(buffer) for _, _, buffer, _ in self._rows]
-            wanted = f"{len(names)} ({', '.join(names)})" if names else "0"
-            raise ArgumentError(f"expected {wanted} arguments, got {len(values)}")
+        self.check_count(values)
         arrays = {}
-        for position, index, buffer, name in self._rows:
+        for position, index, buffer, name in self.rows:
             arrays[index] = array = as_array(values[position], buffer, name)
             pointers[index] = address_of(array)
         return arrays

@@ -183,7 +183,7 @@ def _shown(value: np.generic) -> str:
 def one_kernel_program(kernel: Kernel) -> Program:
     """A program that launches a kernel once; its buffers are the kernel's arguments."""
     if kernel.target != "cpu":
-        raise no_launch(kernel.target)
+        raise no_launch(kernel.target, "check candidates of a search")
     count = len(kernel.arguments)
     reads = count - kernel.outputs
     return Program(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import difflib
 import os
 import platform
@@ -11,11 +10,6 @@ from functools import cache
 
 from ..dialect.errors import TargetError
 from ..passes.targets import TARGETS, Target
-
-_DRIVERS = {  # kind of target: whose driver, its library, the names that it may have
-    "cuda": ("NVIDIA", "libcuda", ("libcuda.so.1",)),
-    "hip": ("AMD", "libamdhip64", tuple(f"libamdhip64.so{end}" for end in ("", ".7", ".6", ".5"))),
-}
 
 
 @dataclass(frozen=True)
@@ -46,30 +40,29 @@ def cpu_identity() -> CpuIdentity:
     return CpuIdentity(model, llvm.get_host_cpu_name(), tuple(sorted(features)))
 
 
-def no_launch(target: str) -> TargetError:
-    """The error of a call that this process cannot carry out on a GPU target, in one sentence."""
+def no_launch(target: str, what: str = "launch kernels") -> TargetError:
+    """The error of what this process cannot do on a target, in one sentence."""
     kind = target.split(":")[0]
     if kind == "cpu":
         return TargetError(f"{target}: code for another CPU; to run here, compile for 'cpu'")
-    if kind not in _DRIVERS:
-        return TargetError(f"no device runs the target {target!r}")
-    vendor, library, names = _DRIVERS[kind]
-    instead = "use simulate(...) to run it on this CPU"
-    if any(_loads(name) for name in names):
-        return TargetError(f"{target}: dodeca does not launch kernels on a GPU yet; {instead}")
-    return TargetError(f"{target}: {vendor}'s driver ({library}) is not on this machine; {instead}")
+    from .gpu import open_driver
 
-
-def _loads(library: str) -> bool:
     try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+        open_driver(target)
+    except TargetError as error:
+        return error
+    return TargetError(f"{target}: dodeca does not {what} on a GPU yet")
 
 
 def find_target(name: str) -> Target:
-    """The row of a target; TargetError lists the known ones."""
+    """The row of a target; TargetError lists the known ones.
+
+    "cuda" and "hip" alone are the device that is there.
+    """
+    if name in ("cuda", "hip"):
+        from .gpu import device_target
+
+        name = device_target(name)
     if name in TARGETS:
         return _host() if name == "cpu" else TARGETS[name]
     known = ", ".join(TARGETS)

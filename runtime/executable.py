@@ -8,8 +8,9 @@ exe.save("model.dodeca")        # dodeca.load("model.dodeca")(x)
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from .program import Buffer, Kernel, Program
 
 if TYPE_CHECKING:
     from .counters import Counts  # of the simulator, which few processes need
+    from .gpu_runner import GpuRunner  # of a GPU, likewise
 
 STAGES = ("dodeca", "kernels", "tile", "llvm", "llvm_ir", "text")
 
@@ -68,6 +70,8 @@ class Executable:
         self._memory = plan_memory(program, program.plan)
         self.needs: CpuNeeds | None = None  # of a loaded file, what its code needs of the CPU
         self._runner: CpuRunner | None = None
+        self._gpu: GpuRunner | None = None
+        self._making = threading.Lock()  # held while the first call on a GPU makes its runner
         on_cpu = program.target == "cpu"
         kept = read_by_calls(program) if on_cpu else {*program.weights.values()}
         taken = take_weights(program, weights, kept) if resident is None else dict(resident)
@@ -213,17 +217,18 @@ class Executable:
         return simulate_with_counts(self.program, inputs, self._weights)[1]
 
     def profile(self, *arrays: Any, repeats: int = 20) -> Profile:
-        """Time each launch of the plan on this CPU, beside the seconds that were predicted for it.
+        """Time each launch of the plan, beside the seconds that were predicted for it.
 
         The plan runs launch by launch, in order and with this executable's threads, `repeats` times
-        after a first one that is not counted; a launch's figure is the median. TargetError for a
-        program of a GPU, ArgumentError as in a call.
+        after a first one that is not counted; a launch's figure is the median. A GPU times its
+        launches itself, each after a write that leaves nothing of its data in the cache.
+        TargetError where the target's device is not here, ArgumentError as in a call.
         """
-        if self._runner is None:
-            raise no_launch(self.target)
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             text = f"repeats: expected a whole number of at least 1, got {repeats!r}"
             raise ArgumentError(text)
+        if self._runner is None:
+            return self._profile_on_gpu(arrays, repeats)
         values = self._inputs.take(arrays, {})
         for index, new in self._fresh.items():
             values[index], _ = new()
@@ -236,10 +241,12 @@ class Executable:
         """Run the program on arrays, objects with `__dlpack__`, or Python numbers for 0-d inputs.
 
         `out` takes arrays for the results: one, or a flat sequence in the order of the results.
-        ArgumentError tells which argument has the wrong dtype or shape; nothing is cast.
+        ArgumentError tells which argument has the wrong dtype or shape; nothing is cast. On a GPU,
+        arrays that lie on it are used where they are, and results then stay there too, as arrays
+        with `__dlpack__`; TargetError says which driver is missing.
         """
         if self._runner is None:
-            raise no_launch(self.target)
+            return self._result(self.on_gpu().call(arrays, out))
         frame = self._runner.borrow()
         pointers = frame.pointers
         try:
@@ -261,6 +268,25 @@ class Executable:
             _copy_into(targets, results)
             results = targets
         return self._result(results)
+
+    def on_gpu(self) -> GpuRunner:
+        """The program on its GPU, made by the first call; TargetError says what is missing."""
+        if self.target.startswith("cpu"):
+            raise no_launch(self.target)
+        with self._making:
+            if self._gpu is None:
+                from .gpu_runner import GpuRunner  # and with it a driver
+
+                self._gpu = GpuRunner(self.program, self._weights)
+            return self._gpu
+
+    def _profile_on_gpu(self, arrays: Sequence[Any], repeats: int) -> Profile:
+        from .gpu_timing import profile_plan
+
+        runner = self.on_gpu()
+        measured, results = profile_plan(runner, arrays, repeats)
+        device = runner.session.facts.name
+        return profiled(self.program, measured, 0, repeats, self._result(results), device)
 
     def _place(
         self, targets: list[np.ndarray], values: dict[int, np.ndarray], pointers: Pointers

@@ -1,4 +1,4 @@
-"""What each launch of a plan takes on this CPU, beside what the cost model predicted.
+"""What each launch of a plan takes on this CPU or on a GPU, beside what the cost model predicted.
 
 exe.profile(x, repeats=20)                # prints as a table
 exe.profile(x).launches[0].ratio          # measured by predicted
@@ -35,13 +35,15 @@ class LaunchProfile:
 class Profile:
     """The launches of a call in order, and its result. Prints as a table with a total.
 
-    A launch is timed from Python: what it takes to start it and to wait for all threads counts.
+    On a CPU a launch is timed from Python: what it takes to start it and to wait for all threads
+    counts. On a GPU it is timed by the device, and nothing of its data is in the cache.
     """
 
     launches: tuple[LaunchProfile, ...]
     threads: int
     repeats: int
     result: Any = field(default=None, repr=False, compare=False)
+    device: str = ""  # a GPU's name
 
     @property
     def predicted(self) -> float:
@@ -76,7 +78,8 @@ class Profile:
                 f"ratios: geometric mean {self.geometric_mean:.2f}, "
                 f"least {min(ratios):.2f}, largest {max(ratios):.2f}"
             )
-        text.append(f"medians over {self.repeats} repeats, threads: {self.threads}")
+        where = f"on {self.device}" if self.device else f"threads: {self.threads}"
+        text.append(f"medians over {self.repeats} repeats, {where}")
         return "\n".join(text)
 
 
@@ -99,11 +102,16 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def profiled(
-    program: Program, measured: Sequence[float], threads: int, repeats: int, result: Any
+    program: Program,
+    measured: Sequence[float],
+    threads: int,
+    repeats: int,
+    result: Any,
+    device: str = "",
 ) -> Profile:
     """The profile of a program's plan, given the seconds of each launch."""
     launches = (
         LaunchProfile(launch.kernel, program.kernels[launch.kernel].fused, launch.predicted, took)
         for launch, took in zip(program.plan, measured, strict=True)
     )
-    return Profile(tuple(launches), threads, repeats, result)
+    return Profile(tuple(launches), threads, repeats, result, device)

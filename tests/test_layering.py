@@ -70,6 +70,22 @@ def test_imports_point_one_way(folder: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_program_of_the_runtime_loads_the_whole_package() -> None:
+    """The device check compiles: it asks for `dodeca` by name, and no module imports it."""
+    loads = [
+        path.name for path in files("runtime") if 'import_module("dodeca")' in path.read_text()
+    ]
+    assert loads == ["device_check.py"]
+    users = [
+        path.name
+        for folder in FOLDERS
+        for path in files(folder)
+        for _, name in imported(path)
+        if "runtime.device_check" in name
+    ]
+    assert not users
+
+
 def test_the_layers_are_read_right() -> None:
     core = ROOT / "passes" / "fuse.py"
     names = [name for _, name in imported(core)]
