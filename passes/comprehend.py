@@ -58,7 +58,7 @@ class Comprehension:
     watch: Callable[[ir.Value, Point, Term], None] | None = None
     excess: bool = False
     _view_of: Callable = field(default_factory=lambda: cache(ops.read_view))
-    _memo: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
+    known: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
 
     def whole(self, value: ir.Value) -> Term:
         """The element at the value's own axes d0, d1, ..."""
@@ -71,11 +71,11 @@ class Comprehension:
 
     def _element(self, value: ir.Value, point: Point) -> Term:
         key = (value, point)
-        if key not in self._memo:
-            built = self._memo[key] = self._build(value, point)
+        if key not in self.known:
+            built = self.known[key] = self._build(value, point)
             if self.watch:
                 self.watch(value, point, built)
-        return self._memo[key]
+        return self.known[key]
 
     def _build(self, value: ir.Value, point: Point) -> Term:
         kind = TensorType.of(value)

@@ -148,10 +148,50 @@ def _named_terms(
     folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
     instead = overtaken(reads, places, outputs, sizes, folding)
     whole = {v: t for v, t in whole.items() if names[v] not in instead}
-    loads = [(_load_of(names[v], v, at, t), t) for (v, at), t in joined.items() if v in whole]
+    keys: dict[Term, list[tuple[ir.Value, Point]]] = {}
+    for key, t in comprehension.known.items():
+        keys.setdefault(t, []).append(key)
+    loads = [
+        (_load_of(names[v], v, at, t), t)
+        for (v, at), t in joined.items()
+        if v in whole and all(_inside(v, at, other) for other in keys[t])
+    ]
     equal = [(load, t) for load, t in loads if load is not None]
     equal += [(terms.cast(load, WIDE), t.args[0]) for load, t in equal if excess and rounded(t)]
     return whole, equal, {last(instead, name) for name in folding}
+
+
+def _inside(value: ir.Value, at: Point, other: tuple[ir.Value, Point]) -> bool:
+    """Whether a value has a place wherever another value has its own.
+
+    Views read at places outside their source, and choose something else there. Two of them may read
+    the same term where the one is inside its source and the other is not.
+    """
+    wanted, given = _limits(value, at), _limits(*other)
+    least: dict[Axis, int] = {}
+    most = {a: a.size - 1 for e in wanted for a in e.own_axes}
+    for e in given:
+        if len(e.parts) == 1 and e.parts[0][1] in (1, -1) and e.own_axes:
+            (axis,) = e.own_axes
+            if e.coefficient(axis) == 1:
+                least[axis] = max(least.get(axis, 0), -e.constant)
+            elif e.coefficient(axis) == -1:
+                most[axis] = min(most.get(axis, axis.size - 1), e.constant)
+
+    def lowest(e: Expr) -> float:
+        ends = ((a, c, least.get(a, 0) if c > 0 else most[a]) for a, c in e.parts if a in most)
+        return e.constant + sum(c * end for _, c, end in ends)
+
+    linear = all(isinstance(a, Axis) for e in wanted for a, _ in e.parts)
+    return all(e in given or (linear and lowest(e) >= 0) for e in wanted)
+
+
+def _limits(value: ir.Value, at: Point) -> list[Expr]:
+    """What is 0 or more where a point lies inside a value, and may be less elsewhere."""
+    sides = [
+        side for e, n in zip(at, static_shape(value), strict=True) for side in (e, e * -1 + (n - 1))
+    ]
+    return [e for e in sides if e.range[0] < 0]
 
 
 def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | None:

@@ -44,7 +44,19 @@ def _layer_norm_linear(x, gain, bias, w):
     return dd.layer_norm(x, gain, bias) @ w
 
 
+def _rotated(x, q, k, c, s, keys):
+    """Halves that change places: one term is an element of either half."""
+
+    def rotate(x):
+        a, b = x[..., :8], x[..., 8:]
+        return dd.concat([a * c - b * s, b * c + a * s], axis=-1)
+
+    query = rotate(dd.reshape(x @ q, (2, 2, 16)))
+    return dd.concat([query @ keys.mT, query @ dd.reshape(x @ k, (2, 1, 16)).mT], axis=-1)
+
+
 PROGRAMS: dict[str, Program] = {
+    "rotated": Program(_rotated, _f32((1, 64), (64, 64), (64, 32), (8,), (8,), (2, 20, 16))),
     "matmul": Program(lambda a, b: a @ b, _f32((33, 17), (17, 19))),
     "matmul_batched": Program(lambda a, b: a @ b, _f32((3, 10, 12), (3, 12, 9))),
     "matvec": Program(lambda a, b: a @ b, _f32((40, 24), (24,))),
