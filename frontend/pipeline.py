@@ -21,10 +21,11 @@ from .dialect.ops import NAME, WEIGHT, TensorType, context, entry_function, name
 from .dialect.verifier import verify, walk
 from .fusion import PREDICTED, fuse
 from .pass_pipeline import Pipeline, build_pipeline
+from .passes.blocks.program import SHARED
 from .passes.index import Axis
 from .passes.targets import Target
 from .passes.terms import Term, postorder
-from .passes.tile import GRID, SHARED, read_kernel, tile
+from .passes.tile import GRID, read_kernel, tile
 from .runtime.device import find_target
 from .runtime.program import Buffer, Kernel, Launch, Program
 

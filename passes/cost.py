@@ -8,26 +8,19 @@ measurement decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
 from . import terms
+from .blocks.matrix import product
+from .blocks.schedules import block_folds, block_schedules, scattered, whole_tile
 from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
-from .linear import REGISTER, block_layouts, run, thread_mask
 from .loops import Around, joint, paired, spread, standing
-from .matrix import has_instruction, product
 from .placement import Level, carries_on, reduction_tile, tile_step, top_level
-from .schedule import (
-    Schedule,
-    block_folds,
-    fold_schedules,
-    scatter_schedules,
-    schedules,
-    whole_tile,
-)
+from .schedule import Schedule, fold_schedules, scatter_schedules, schedules
 from .stage import LOCAL_BYTES, Staged, fold_axis, stage
 from .targets import Target
 from .terms import FOLDS, ROLLING, Term, postorder
@@ -51,7 +44,6 @@ FAR = 16.0  # waiting for a line in a page of its own
 LINE = 1.0  # bringing a line from the second cache to the first
 REGISTERS = 640.0  # bytes of local buffers that a thread of a GPU holds, at most
 MATRIX = 1 / 16  # what a product on matrix instructions costs of one without
-SECTOR = 32.0  # bytes that a GPU's memory moves at least
 FIRST = 16e3  # bytes of one operand that stay in the first cache
 PAGE, PAGES = 4096.0, 64  # bytes; so many pages are found at once
 TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
@@ -100,40 +92,6 @@ def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Targ
     return work
 
 
-def scattered(
-    term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target
-) -> dict[str, float]:
-    """How many times the bytes of each buffer a GPU moves, as memory answers in sectors; of what is
-    stored by the name ""."""
-    if schedule.matrix or schedule.fold:
-        return {}
-    threads, warp = schedule.warps * target.warp, target.warp.bit_length() - 1
-    sizes = {a.name: schedule.tile(a) for a in axes}
-    near = [a.name for a in axes if a.name == schedule.vector]
-    layouts = block_layouts(sizes, near, schedule.lanes, threads)
-    found = dict[str, float]()
-
-    def times(last: Expr, used: frozenset[Axis], size: int) -> float:
-        along = next((a for a in last.own_axes if last.coefficient(a) == 1), None)
-        if along is None:
-            return 1.0
-        if along in axes:
-            bits = layouts[along.name]
-            lanes = [b for b in range(warp) if b in bits]
-        else:  # summed over, by the threads that are left
-            taken = thread_mask([layouts[a.name] for a in used if a in axes])
-            lanes, bits = [b for b in range(warp) if not taken >> b & 1], (REGISTER, REGISTER)
-        beside = run(bits) << sum(b == n for n, b in enumerate(lanes))
-        return max(1.0, SECTOR / (beside * size))
-
-    for around, t in standing(term):
-        if t.op == "load" and t.attr[1]:
-            used = around[-1].axes if around else frozenset(axes)
-            factor = times(t.attr[1][-1], used, t.dtype.bytes)
-            found[t.attr[0]] = max(factor, found.get(t.attr[0], 1.0))
-    return found | {"": times(of_axis(axes[-1]), frozenset(axes), 4) if axes else 1.0}
-
-
 def staging(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Staged:
     """The steps of a kernel of folds; on a GPU each is one tile, that threads hold in registers."""
     if target.is_gpu:
@@ -162,7 +120,7 @@ def cheapest(
         (plain, schedule)
         for form, own in forms(plain, axes)
         if not partial
-        for schedule in schedules(own, form, target, strict)
+        for schedule in known_schedules(own, form, target, strict)
     ]
     if fold_axis(term) is not None and not strict and not (target.is_gpu and term.op == "scatter"):
         folds = fold_options(term, axes, target)
@@ -170,6 +128,14 @@ def cheapest(
     priced = [(estimate(form, axes, schedule, target), schedule) for form, schedule in options]
     none = (float("inf"), Schedule(None, (), (), (), 1))  # there is none for these results
     return min(priced, key=lambda pair: pair[0], default=none)
+
+
+def known_schedules(
+    axes: tuple[Axis, ...], term: Term, target: Target, strict: bool = False
+) -> Iterator[Schedule]:
+    """The schedules of a kernel without one loop for its folds that are worth looking at."""
+    known = block_schedules if target.is_gpu else schedules
+    return known(axes, term, target, strict)
 
 
 def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
@@ -182,13 +148,8 @@ def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable
     weighted = any(t.axes - rows for t in rolls)
     heavy = weighted or any(t.folds for t in scores)
     if target.is_gpu:
-        return block_folds(axes, rows, rolls[0].attr, heavy, target, _multiplies(term, target))
+        return block_folds(axes, rows, rolls[0].attr, heavy, target, term)
     return fold_schedules(axes, rows, rolls[0].attr, heavy, target)
-
-
-def _multiplies(term: Term, target: Target) -> bool:
-    """Whether the dtypes of a kernel's sums of products have matrix instructions."""
-    return any(has_instruction(t, target) for t in postorder([term]) if t.op in ("sum", "roll"))
 
 
 def bytes_written(root: Term, axes: tuple[Axis, ...]) -> float:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from .blocks.linear import Bits, spots
 from .index import Axis, Expr, of_axis, substitute
-from .linear import Bits, spots
 from .loops import goes_on, paired
 from .schedule import Schedule
 from .terms import Term

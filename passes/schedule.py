@@ -13,7 +13,6 @@ from math import prod
 
 from .index import Axis
 from .loops import joint, paired
-from .matrix import has_instruction
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
@@ -58,108 +57,10 @@ def schedules(
 ) -> Iterator[Schedule]:
     """The schedules that are worth looking at, generated from the kernel's shape; `inside` a
     program, of a step whose loops run over all of its axes."""
-    if target.is_gpu:
-        found = dict.fromkeys(block_schedules(axes, root, target, strict))
-        yield from (replace(one, reassociate=not strict) for one in found)
-        return
     pairs = target.pairs and any(t.op == "sum" and paired(t) for t in postorder([root]))
     for found in dict.fromkeys(_all(axes, root, target, 1 if inside else 4 * target.units)):
         own = strict or pairs
         yield replace(found, reassociate=not strict, pairs=pairs) if own else found
-
-
-def block_schedules(
-    axes: tuple[Axis, ...], root: Term, target: Target, strict: bool = False
-) -> Iterator[Schedule]:
-    """The schedules of programs that blocks of threads run: so many places along the vector axis,
-    whose neighbours go to neighbouring threads, and so many along the others."""
-    widest = max([root.dtype.bits, *(t.dtype.bits for t in root.loads)])
-    lanes, folds = min(8, 128 // widest), [t for t in postorder([root]) if t.op in REDUCTIONS]
-    if not strict and len(axes) > 1 and any(has_instruction(t, target) for t in folds):
-        yield from _matrix_schedules(axes, folds, target)
-    for warps in (4, 8):
-        threads = warps * target.warp
-        for vector in [*_vector_axes(axes, root), None]:
-            apart = vector is not None and any(vector not in t.axes for t in folds)
-            longs = (lanes * threads, lanes * target.warp, 16 * lanes) if vector else (1,)
-            for long in dict.fromkeys(min(n, _power(vector.size)) if vector else 1 for n in longs):
-                for rows in (1, warps, 64, max(1, threads * lanes // max(1, long))):
-                    tiles = _filled(axes, vector, rows)
-                    if vector is not None:
-                        tiles[vector] = max(1, min(long, vector.size))
-                    if prod(map(_power, tiles.values())) > 64 * threads:
-                        continue
-                    blocks = tiles | ({vector: vector.size} if apart and vector else {})
-                    found = _schedule(vector, tiles, blocks, axes, lanes)
-                    yield replace(found, warps=warps)
-
-
-def _filled(axes: tuple[Axis, ...], vector: Axis | None, rows: int) -> dict[Axis, int]:
-    """Tiles of so many places in all, the last axes first, without the vector axis."""
-    tiles = dict.fromkeys(axes, 1)
-    for a in (a for a in axes[::-1] if a is not vector):
-        tiles[a] = max(1, min(rows, _power(a.size), a.size))
-        rows //= _power(tiles[a])
-    return tiles
-
-
-def _matrix_schedules(
-    axes: tuple[Axis, ...], folds: list[Term], target: Target
-) -> Iterator[Schedule]:
-    """Tiles of rows by columns, for products that matrix instructions compute."""
-    columns = axes[-1]
-    size = min(x.dtype.bytes for t in folds for x in t.loads)
-    for rows in (a for a in axes[:-1] if a.size > 1):
-        for long, wide, warps in (
-            (128, 128, 8),
-            (128, 64, 4),
-            (64, 128, 4),
-            (64, 64, 4),
-            (16, 64, 2),
-        ):
-            tiles = {a: 1 for a in axes}
-            tiles |= {rows: min(rows.size, long), columns: min(columns.size, wide)}
-            found = _schedule(columns, tiles, tiles, (), 16 // size)
-            for stages in (3, 0) if target.matrix == "mma" else (2, 0):
-                yield replace(found, warps=warps, matrix=True, depth=128 // size, stages=stages)
-
-
-def block_folds(
-    axes: tuple[Axis, ...],
-    rows: frozenset[Axis],
-    along: Axis,
-    heavy: bool,
-    target: Target,
-    matrix: bool,
-) -> Iterator[Schedule]:
-    """The schedules of one loop for all folds over an axis, run by blocks of threads."""
-    shared = [a for a in axes if a in rows and a.size > 1][-1:]
-    if matrix:
-        choices = [(128, 64, 8, 1), (64, 64, 4, 1), (16, 64, 1, 1)]
-    elif heavy:
-        choices = [(128, 16, 4, 0), (32, 16, 1, 0)]
-    else:
-        choices = [(4, 16 * target.warp, 4, 0), (1, 32 * target.warp, 8, 0), (1, 1 << 13, 8, 0)]
-    for block, fold, warps, stages in choices:
-        blocks = {a: 1 if a in rows else a.size for a in axes}
-        blocks |= {a: min(a.size, block) for a in shared}
-        found = _schedule(
-            None, dict.fromkeys(axes, 1), blocks, (), 4, min(fold, _power(along.size))
-        )
-        if heavy and not matrix:  # rows have all threads
-            found = replace(found, vector=shared[0].name if shared else None)
-        yield replace(found, warps=warps, matrix=matrix, stages=stages, depth=1024 * matrix)
-
-
-def whole_tile(schedule: Schedule, axes: tuple[Axis, ...]) -> Schedule:
-    """The schedule of one step of a kernel's: all of it at once."""
-    whole = tuple((a.name, a.size) for a in axes)
-    return replace(schedule, tiles=whole, blocks=whole, order=(), fold=0)
-
-
-def _power(size: int) -> int:
-    """The least power of two that is no less."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 def fold_schedules(
@@ -185,7 +86,7 @@ def fold_schedules(
             if others * count % target.units:
                 count = min(a.size, count + 1)
             blocks[a] = -(-a.size // count)
-        yield _schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), fold)
+        yield made_schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), fold)
 
 
 def scatter_schedules(
@@ -195,10 +96,10 @@ def scatter_schedules(
     others = [a for a in axes if a not in targets and a.size % target.units == 0]
     for shared in (others[-1:], []):
         blocks = {a: a.size // target.units if a in shared else a.size for a in axes}
-        yield _schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), 1)
+        yield made_schedule(None, dict.fromkeys(axes, 1), blocks, (), target.lanes(32), 1)
 
 
-def _schedule(
+def made_schedule(
     vector: Axis | None,
     tiles: dict[Axis, int],
     blocks: dict[Axis, int],
@@ -229,7 +130,7 @@ def _all(axes: tuple[Axis, ...], root: Term, target: Target, programs: int) -> I
     shared = [t.args[0].axes for t in inside]
     together = max(map(len, joint(root).values()), default=1)
     constants = sum(t.op == "const" for t in postorder([root]))
-    for vector in [*_vector_axes(axes, root), None]:
+    for vector in [*vector_axes(axes, root), None]:
         wide = [1, 2] if vector and any(vector in s for s in shared) else [1]
         most = max((a.size for a in axes if a is not vector), default=1)  # rows
         wide += [4, 8] if vector and len(wide) > 1 and most < 4 <= vector.size // lanes else []
@@ -267,10 +168,10 @@ def _turning(
     if programs == 1:
         blocks = {a: a.size for a in axes}
     order = [*(a for a in axes if a not in pair), *pair]
-    return _schedule(vector, tiles, blocks, order, lanes)
+    return made_schedule(vector, tiles, blocks, order, lanes)
 
 
-def _vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
+def vector_axes(axes: tuple[Axis, ...], root: Term) -> list[Axis | None]:
     """Axes along which some buffer, or the result, lies contiguous."""
     last = [a for t in root.loads if t.attr[1] for a in t.attr[1][-1].axes]
     return [a for a in axes if a.size > 1 and (a is axes[-1] or a in last)]
@@ -322,7 +223,7 @@ def _scheduled(
         serial.sort(key=lambda a: a is vector)  # what does not depend on it comes before its loop
     elif inside:  # the long axis outside: what it indexes stays near while the short ones go by
         serial.sort(key=lambda a: (a in pair, -cut[a]))
-    return _schedule(vector, tiles, cut, serial, lanes)
+    return made_schedule(vector, tiles, cut, serial, lanes)
 
 
 def _grow_blocks(order: list[Axis], cut: dict[Axis, int], enough: int, most: int | None) -> None:

@@ -15,19 +15,19 @@ from math import prod
 from mlir import ir
 from mlir.dialects import arith, vector
 
-from ..dialect.errors import CompileError
-from . import expand, terms
-from .blocks import WIDEST, assembled, elements
-from .emitter import index_value
-from .index import Axis
+from ...dialect.errors import CompileError
+from .. import expand, terms
+from ..emitter import index_value
+from ..index import Axis
+from ..placement import Level
+from ..schedule import Schedule
+from ..stage import Staged
+from ..targets import Target
+from ..terms import Term
 from .linear import REGISTER, Bits, block_layouts, filled
 from .matrix import NARROW, Instruction, Product, emit, matrix_layouts, places, product
-from .placement import Level
-from .schedule import Schedule
-from .stage import Staged
 from .staging import StagingEmitter
-from .targets import Target
-from .terms import Term
+from .threads import WIDEST, assembled, elements
 
 Fragments = list[list[ir.Value]]  # of an operand, along its own axis, and along the depth
 

@@ -18,12 +18,12 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import arith, gpu, nvgpu, nvvm, scf, vector
 
-from .blocks import BlockEmitter, assembled
-from .emitter import Offsets, index_value, offsets_of, part
-from .index import Axis
+from ..emitter import Offsets, index_value, offsets_of, part
+from ..index import Axis
+from ..placement import Level
+from ..terms import Term
 from .linear import REGISTER, Bits, block_layouts, run, spots, thread_mask
-from .placement import Level
-from .terms import Term
+from .threads import BlockEmitter, assembled
 
 CHUNK = 16  # bytes that are swapped as one
 BANKS = 128  # bytes that are read at once

@@ -20,12 +20,12 @@ from functools import cache
 from mlir import ir
 from mlir.dialects import amdgpu, llvm, vector
 
-from .index import Axis
-from .lanes import reshape
+from ..index import Axis
+from ..lanes import reshape
+from ..targets import Target
+from ..terms import Term
 from .linear import REGISTER as R
 from .linear import Bits, filled, run
-from .targets import Target
-from .terms import Term
 
 NARROW = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}  # what sums are kept in
 

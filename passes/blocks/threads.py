@@ -21,17 +21,17 @@ from math import prod
 from mlir import ir
 from mlir.dialects import arith, gpu, llvm, memref, scf, vector
 
-from ..dialect.errors import CompileError
-from . import expand, terms
-from .emitter import Dims, Emitter, Offsets, index_value, offsets_of, part, spread_out
-from .index import Axis, Expr
-from .lanes import reshape
+from ...dialect.errors import CompileError
+from .. import expand, terms
+from ..emitter import Dims, Emitter, Offsets, index_value, offsets_of, part, spread_out
+from ..index import Axis, Expr
+from ..lanes import reshape
+from ..loops import goes_on
+from ..placement import Level, contiguous_along
+from ..stage import Step, kept_in
+from ..targets import Target
+from ..terms import Term
 from .linear import REGISTER, Bits, run, spots, thread_mask
-from .loops import goes_on
-from .placement import Level, contiguous_along
-from .stage import Step, kept_in
-from .targets import Target
-from .terms import Term
 
 WIDEST = 16  # bytes of one access
 INSTRUCTIONS = {  # of the hardware, within 2 ulp; numbers below the normal ones are 0 to it
