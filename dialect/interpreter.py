@@ -60,17 +60,14 @@ class Interpreter:
         given = enumerate(zip(block.arguments, arrays, strict=True))
         values = {x: self._argument(name, i, x, array) for i, (x, array) in given}
         last_reader = {x: op.operation for op in block.operations for x in op.operation.operands}
-        for op in block.operations:
-            operation = op.operation
-            operands = [values[x] for x in operation.operands]
-            if operation.name == "func.return":
-                return [np.asarray(x) for x in operands]
-            results = self._run(operation, operands)
+        *body, last = (op.operation for op in block.operations)
+        for operation in body:
+            results = self._run(operation, [values[x] for x in operation.operands])
             values.update(zip(operation.results, results, strict=True))
             for x in operation.operands:  # what nothing after it reads is let go
                 if last_reader[x] == operation:
                     values.pop(x, None)
-        raise Error(f"{name} has no return")
+        return [np.asarray(values[x]) for x in last.operands]
 
     def _argument(self, name: str, position: int, argument: ir.Value, array: Any) -> Any:
         if isinstance(argument.type, ir.IndexType):

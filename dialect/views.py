@@ -25,8 +25,6 @@ from typing import Any
 
 from mlir import ir
 
-from .errors import ShapeError
-
 MAX_SOURCES = 2  # IRDL has no variadic operand of mixed types, so each source is a slot of its own
 MAX_INDICES = 2
 
@@ -80,8 +78,7 @@ def fold(
     if isinstance(expr, ir.AffineSymbolExpr):
         return symbols[expr.position]
     parts = binary_parts(expr)
-    if parts is None:
-        raise ShapeError(f"not an affine expression: {expr}")
+    assert parts is not None  # there is no other kind of expression
     sign, *sides = parts
     return combine(sign, *(fold(side, dims, symbols, literal, combine) for side in sides))
 

@@ -40,14 +40,10 @@ class Axis(NamedTuple):
 def axis_order(axes: frozenset[Axis]) -> tuple[Axis, ...]:
     """Output axes by position, then reduction axes by number: the dimensions of a part's tensor."""
 
-    def rank(axis: Axis) -> tuple[bool, int]:
-        return axis.name[0] == "r", int(re.sub(r"\D", "", axis.name))
-
-    return tuple(sorted(axes, key=rank))
+    return tuple(sorted(axes, key=lambda a: (a.name[0], int(re.sub(r"\D", "", a.name)))))
 
 
-@dataclass(frozen=True)
-class Quotient:
+class Quotient(NamedTuple):
     """The atom `expr // divisor`, rounded down; the divisor is positive."""
 
     expr: Expr
@@ -57,8 +53,7 @@ class Quotient:
         return f"({self.expr})//{self.divisor}"
 
 
-@dataclass(frozen=True)
-class Datum:
+class Datum(NamedTuple):
     """The atom that is the value of an integer or bool term."""
 
     term: Term

@@ -478,11 +478,10 @@ def _reach(
     """From where and up to where along the axis some fold of the group may change."""
     ends: list[tuple[Expr | None, Expr | None]] = []
     for f in group:
-        if f.op in ("spread", "tilt"):
-            return None, None
         neutral = terms.identity("sum" if f.op == "sum" else "max", f.args[0].dtype)
         low = high = None
-        for expr in _conditions(f.args[0], neutral):
+        centred = f.op in ("spread", "tilt")  # every value moves the mean
+        for expr in () if centred else _conditions(f.args[0], neutral):
             factor = expr.coefficient(axis)
             if factor not in (1, -1) or any(not isinstance(a, Axis) for a, _ in expr.parts):
                 continue
@@ -500,12 +499,10 @@ def _conditions(value: Term, neutral: float) -> list[Expr]:
     """Expressions that are below 0 only where a value is the neutral element of its fold."""
     if value.op == "select" and value.args[2].op == "const" and value.args[2].value == neutral:
         return _needs(value.args[0]) + _conditions(value.args[1], neutral)
-    if value.op == "mul" and neutral == float("-inf"):
-        scales = [a.op == "const" and 0 < a.value < float("inf") for a in value.args]
-        return _conditions(value.args[scales.index(True) - 1], neutral) if any(scales) else []
-    if value.op == "add" and neutral == float("-inf"):
-        return [e for a in value.args for e in _conditions(a, neutral)]
-    return []
+    if neutral != float("-inf"):
+        return []
+    parts = {t: c for t, c in terms.factors(value).items() if t is not value and 0 < c < -neutral}
+    return [e for t in parts for e in _conditions(t, neutral)]  # a sum is -inf where one of it is
 
 
 def _needs(condition: Term) -> list[Expr]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
 from math import prod
-from operator import add, attrgetter
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -221,11 +221,10 @@ def unrolled(x: Term) -> Term:
     """The sum that a rolling one stands for."""
     value, dtype = x.args[0], x.args[0].dtype
     if x.op == "scatter":
-        yes = constant(True, DTYPES["bool"])
-        place = x.args[2]
+        _, weight, place = x.args
         either = apply("less_than", value, place) + apply("less_than", place, value)
-        same = cast(apply("less_than", either, yes), x.dtype)
-        return reduction("sum", x.attr, same * x.args[1])
+        same = apply("less_than", either, constant(True, DTYPES["bool"]))
+        return reduction("sum", x.attr, cast(same, x.dtype) * weight)
     if x.op == "part":
         whole = unrolled(reduction("roll", x.attr, *x.args))
         most = reduction("max", x.attr, value)
@@ -570,24 +569,12 @@ def joined_power(x: Term) -> Term | None:
     """
     if x.op != "mul" or any(a.op != "exp2" for a in x.args):
         return None
-    parts: dict[Term, list[float]] = {}
-    for atom, c in (pair for a in x.args for pair in _linear(a.args[0], 1.0)):
-        parts.setdefault(atom, []).append(c)
-    total = {atom: reduce(add, found) for atom, found in parts.items()}
+    found = [factors(a.args[0]) for a in x.args]
+    parts = {t: [each.get(t, 0.0) for each in found] for each in found for t in each}
     last = float(ml_dtypes.finfo(x.dtype.numpy).eps)
-    kept = {atom: c for atom, c in total.items() if abs(c) > last * max(map(abs, parts[atom]))}
-    if len(kept) == len(total) or not kept:
+    kept = {t: sum(c) for t, c in parts.items() if abs(sum(c)) > last * max(map(abs, c))}
+    if len(kept) == len(parts) or not kept:
         return None
     scale = max(map(abs, kept.values()))
-    scaled = [atom * constant(c / scale, x.dtype) for atom, c in kept.items()]
+    scaled = [t * constant(c / scale, x.dtype) for t, c in kept.items()]
     return apply("exp2", reduce(Term.__add__, scaled) * constant(scale, x.dtype))
-
-
-def _linear(x: Term, factor: float) -> list[tuple[Term, float]]:
-    """A sum's terms and their constant factors."""
-    if x.op == "add":
-        return [pair for a in x.args for pair in _linear(a, factor)]
-    for a, b in (x.args, x.args[::-1]) if x.op == "mul" else ():
-        if b.op == "const":
-            return _linear(a, factor * b.value)
-    return [(x, factor)]
