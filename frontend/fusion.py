@@ -10,7 +10,9 @@ decides, and here it is written down.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -22,10 +24,11 @@ from .decompose import Decomposer
 from .dialect import PRIMITIVES
 from .dialect.ops import entry_function
 from .passes import terms
-from .passes.fuse import SCHEDULE, choices, schedule_attribute
+from .passes.fuse import NUMBERS, SCHEDULE, choices
 from .passes.layouts import Program
 from .passes.panels import Chosen
 from .passes.regions import Region
+from .passes.schedule import Schedule
 from .passes.targets import Target
 from .passes.terms import REDUCTIONS, Term, postorder
 
@@ -48,6 +51,20 @@ def fuse(
     return candidates(module, target, precision, without, 1)[0]
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A search makes many small objects that live as long as it does: looking for garbage among
+    them is a third of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def candidates(
     module: ir.Operation, target: Target, precision: str, without: Collection[str], count: int
 ) -> list[Fused]:
@@ -176,3 +193,22 @@ def describe(term: Term) -> str:
     if term.op not in (*REDUCTIONS, "load", "results"):
         words.append(term.op)
     return "_".join([*dict.fromkeys(words)][:4]) or "copy"
+
+
+def schedule_attribute(schedule: Schedule) -> ir.Attribute:
+    """A schedule as a dictionary attribute that prints and parses."""
+
+    def pairs(items: tuple[tuple[str, int], ...]) -> str:
+        return "{" + ", ".join(f"{name} = {n} : i64" for name, n in items) + "}"
+
+    order = ", ".join(f'"{name}"' for name in schedule.order)
+    return ir.Attribute.parse(
+        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, "
+        f"lanes = {schedule.lanes} : i64, order = [{order}], "
+        f"{'pairs, ' if schedule.pairs else ''}"
+        f"reassociate = {'true' if schedule.reassociate else 'false'}, "
+        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
+        f"{', matrix' if schedule.matrix else ''}"
+        + "".join(f", {n} = {x} : i64" for n in NUMBERS[2:] if (x := getattr(schedule, n)))
+        + "}"
+    )

@@ -29,8 +29,9 @@ from .decompose import Decomposer
 from .dialect import DType
 from .dialect.interpreter import Interpreter, evaluate
 from .dialect.ops import TensorType, context, entry_function
+from .fusion import schedule_attribute
 from .passes import terms
-from .passes.fuse import SCHEDULE, schedule_attribute
+from .passes.fuse import SCHEDULE
 from .passes.index import Axis, Expr
 from .passes.schedule import Schedule
 from .passes.targets import Target

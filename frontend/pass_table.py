@@ -19,7 +19,8 @@ from mlir import ir
 
 from .candidates import CandidatesOptions, print_candidates
 from .fusion import fuse
-from .passes.lower import keep_sqrt, lowering
+from .passes.blocks.sqrt import keep_sqrt
+from .passes.lower import lowering
 from .passes.tile import read_kernel, tile
 from .runtime.device import find_target
 from .simplify import simplify

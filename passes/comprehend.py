@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import prod
 
 from mlir import ir
@@ -58,7 +58,7 @@ class Comprehension:
     watch: Callable[[ir.Value, Point, Term], None] | None = None
     excess: bool = False
     _view_of: Callable = field(default_factory=lambda: cache(ops.read_view))
-    known: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
+    _memo: dict[tuple[ir.Value, Point], Term] = field(default_factory=dict)
 
     def whole(self, value: ir.Value) -> Term:
         """The element at the value's own axes d0, d1, ..."""
@@ -71,11 +71,11 @@ class Comprehension:
 
     def _element(self, value: ir.Value, point: Point) -> Term:
         key = (value, point)
-        if key not in self.known:
-            built = self.known[key] = self._build(value, point)
+        if key not in self._memo:
+            built = self._memo[key] = self._build(value, point)
             if self.watch:
                 self.watch(value, point, built)
-        return self.known[key]
+        return self._memo[key]
 
     def _build(self, value: ir.Value, point: Point) -> Term:
         kind = TensorType.of(value)
@@ -99,21 +99,42 @@ class Comprehension:
         args = [self._element(x, point) for x in reversed(operation.operands)][::-1]
         if short == "bitcast":
             return terms.bitcast(args[0], kind.dtype)
-        if short == "cast":  # from float64 by way of float32, as is all that is rounded
-            narrow = self.excess and kind.dtype.is_float and kind.dtype.bits == 16
-            exact = self.exact(args[0])
-            return terms.cast(terms.cast(exact, WIDE) if narrow else exact, kind.dtype)
-        return self._rounded(kind.dtype, lambda x: terms.make(short, x, None, kind.dtype), *args)
+        make = partial(terms.make, short, attr=None, dtype=kind.dtype)
+        return self._rounded(kind.dtype, make if short != "cast" else lambda x: x[0], *args)
+
+    def inside(self, value: ir.Value, at: Point, term: Term) -> bool:
+        """Whether a value has a place wherever its term at a point is read.
+
+        Views read at places outside their source, and choose something else there. Two of them may
+        read the same term where the one is inside its source and the other is not.
+        """
+        sides = [e for e in _limits(at, static_shape(value)) if e.range[0] < 0]
+        given = (_limits(p, static_shape(v)) for v, p in self._places[term]) if sides else ()
+        return all(e in other for other in given for e in sides)
+
+    @cached_property
+    def _places(self) -> dict[Term, list[tuple[ir.Value, Point]]]:
+        """The values that a term is, and where; of all that are known when it is asked for."""
+        found: dict[Term, list[tuple[ir.Value, Point]]] = {}
+        for key, term in self._memo.items():
+            found.setdefault(term, []).append(key)
+        return found
 
     def exact(self, x: Term) -> Term:
         """A 16-bit float before it was rounded, or as a float32."""
-        if not self.excess or not x.dtype.is_float or x.dtype.bits != 16:
+        if not self._narrow(x.dtype):
             return x
+        if x.op == "select":
+            return terms.select(x.args[0], *map(self.exact, x.args[1:]))
         return x.args[0] if rounded(x) else terms.cast(x, WIDE)
 
+    def _narrow(self, dtype: DType) -> bool:
+        return self.excess and dtype.is_float and dtype.bits == 16
+
     def _rounded(self, dtype: DType, make: Callable[[list[Term]], Term], *args: Term) -> Term:
-        """What an operation makes of its operands, of a dtype."""
-        return terms.cast(make([self.exact(x) for x in args]), dtype)
+        """What an operation makes of its operands, of a dtype: float64 by way of float32."""
+        made = make([self.exact(x) for x in args])
+        return terms.cast(terms.cast(made, WIDE) if self._narrow(dtype) else made, dtype)
 
     def _reduce(self, op: str, operation: ir.Operation, point: Point) -> Term:
         operand = operation.operands[0]
@@ -133,10 +154,10 @@ class Comprehension:
         for i, source in enumerate(roles.sources):
             shape = static_shape(source)
             place = from_affine(view.maps[i], point, symbols)
-            limits = [c for e, n in zip(place, shape, strict=True) for c in (e, e * -1 + (n - 1))]
+            sides = _limits(place, shape)
             if view.domains:
-                limits += from_affine(view.domains[i], point, symbols)
-            conditions = map(terms.nonneg, (e for e in limits if e.range[0] < 0))
+                sides += from_affine(view.domains[i], point, symbols)
+            conditions = map(terms.nonneg, (e for e in sides if e.range[0] < 0))
             condition = prod(conditions, start=terms.constant(True, DTYPES["bool"]))
             if condition.op == "const" and not condition.value:
                 continue
@@ -145,10 +166,13 @@ class Comprehension:
                 break
         result = terms.constant(view.fill, kind.dtype)
         for condition, source, place in reversed(chain):
-            pair = self._element(source, place), result
-            choose = partial(terms.select, condition)
-            result = self._rounded(kind.dtype, lambda args, f=choose: f(*args), *pair)
+            result = terms.select(condition, self._element(source, place), result)
         return result
+
+
+def _limits(at: Point, shape: Sequence[int]) -> list[Expr]:
+    """What is 0 or more where a point lies inside a shape."""
+    return [side for e, n in zip(at, shape, strict=True) for side in (e, e * -1 + (n - 1))]
 
 
 def rounded(x: Term) -> bool:

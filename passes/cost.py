@@ -8,14 +8,15 @@ measurement decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
 from . import terms
-from .blocks.matrix import product
-from .blocks.schedules import block_folds, block_schedules, scattered, whole_tile
+from .blocks.matrix import has_instruction
+from .blocks.schedules import block_folds, block_schedules, scattered
+from .blocks.schedules import staging as block_staging
 from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
 from .loops import Around, joint, paired, spread, standing
@@ -93,9 +94,9 @@ def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Targ
 
 
 def staging(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> Staged:
-    """The steps of a kernel of folds; on a GPU each is one tile, that threads hold in registers."""
+    """The steps of a kernel of folds."""
     if target.is_gpu:
-        return stage(term, axes, schedule, lambda a, _: whole_tile(schedule, a), packs=False)
+        return block_staging(term, axes, schedule)
     return stage(term, axes, schedule, lambda a, t: step_schedule(a, t, target))
 
 
@@ -116,11 +117,12 @@ def cheapest(
     term, axes = forms(term, axes)[0]
     plain = terms.plain(term)
     partial = [a for _, rank in terms.outcomes(term, len(axes)) for a in axes[rank:]]
+    known = block_schedules if target.is_gpu else schedules
     options = [
         (plain, schedule)
         for form, own in forms(plain, axes)
         if not partial
-        for schedule in known_schedules(own, form, target, strict)
+        for schedule in known(own, form, target, strict)
     ]
     if fold_axis(term) is not None and not strict and not (target.is_gpu and term.op == "scatter"):
         folds = fold_options(term, axes, target)
@@ -128,14 +130,6 @@ def cheapest(
     priced = [(estimate(form, axes, schedule, target), schedule) for form, schedule in options]
     none = (float("inf"), Schedule(None, (), (), (), 1))  # there is none for these results
     return min(priced, key=lambda pair: pair[0], default=none)
-
-
-def known_schedules(
-    axes: tuple[Axis, ...], term: Term, target: Target, strict: bool = False
-) -> Iterator[Schedule]:
-    """The schedules of a kernel without one loop for its folds that are worth looking at."""
-    known = block_schedules if target.is_gpu else schedules
-    return known(axes, term, target, strict)
 
 
 def fold_options(term: Term, axes: tuple[Axis, ...], target: Target) -> Iterable[Schedule]:
@@ -290,10 +284,8 @@ class _Counter:
 
     def _share(self, around: Around) -> float:
         """What instructions in a reduction cost, of what they would without matrix instructions."""
-        wide = frozenset(a for a in self.axes if self.schedule.tile(a) > 1)
-        matrix = self.schedule.matrix and around and self.axes
-        found = product(around[-1], wide, self.axes[-1], self.target) if matrix else None
-        return MATRIX if found else 1.0
+        matrix = self.schedule.matrix and around and has_instruction(around[-1], self.target)
+        return MATRIX if matrix else 1.0
 
     def _count(self, level: Level, instructions: float) -> None:
         self.work.instructions += level.data["trips"] * instructions

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
+from operator import or_
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -74,6 +75,7 @@ class Saturated:
 
     classes: dict[str, list[ENode]]
     class_of: dict[Term, str]
+    axes: dict[str, frozenset[Axis]]  # that each class depends on
     graph: EGraph
     report: dict = field(default_factory=dict)
 
@@ -87,24 +89,13 @@ class Saturated:
             before = dict(found)
             for where, nodes in self.classes.items():
                 for node in nodes:
-                    found[where] = join(found[where], step(node, [found[c] for c in node.children]))
+                    below = [found.get(c, start) for c in node.children]
+                    found[where] = join(found[where], step(node, below))
         return found
 
-    @cached_property
-    def axes(self) -> dict[str, frozenset[Axis] | None]:
-        """The axes that each class depends on."""
-
-        def of_node(node: ENode, below: list[frozenset[Axis] | None]) -> frozenset[Axis] | None:
-            if None in below:
-                return None
-            axes = node.template.axes if node.template is not None else frozenset()
-            axes = axes.union(*(b for b in below if b is not None))
-            return axes - {node.attr} if isinstance(node.attr, Axis) else axes
-
-        def both(a: frozenset[Axis] | None, b: frozenset[Axis] | None) -> frozenset[Axis] | None:
-            return b if a is None else a if b is None else a & b
-
-        return self.follow(None, of_node, both)
+    def below(self, where: str) -> list[str]:
+        """The classes of the operands of a class's nodes."""
+        return list(dict.fromkeys(c for node in self.classes[where] for c in node.children))
 
     @cached_property
     def dtypes(self) -> dict[str, DType | None]:
@@ -158,13 +149,10 @@ def saturate(
         batches = [" ".join(known[n : n + 10]) for n in range(0, len(known), 10)]
         tell(graph, *(f"(rule () ({facts}) :ruleset known)" for facts in batches), "(run known 1)")
 
-        def read() -> Saturated:
-            classes, named = _read(graph, order)
-            return Saturated(classes, {t: named[i] for i, t in enumerate(order)}, graph)
-
-        told = watch and partial(watch, read=read)
+        told = watch and partial(watch, read=lambda: _read(graph, order))
         iterations, stopped, work = _run(graph, list(rows), budget, told)
-        found = read()
+        tell(graph, f"(run-schedule {ANALYSIS})")
+        found = _read(graph, order)
     found.report = {
         "terms": len(order),
         "nodes": sum(map(len, found.classes.values())),
@@ -210,14 +198,17 @@ def tell(graph: EGraph, *lines: str) -> list[Any]:
     return graph.run_program(*(c for line in lines for c in graph.parse_program(line)))
 
 
+ANALYSIS = "(saturate (run analysis))"  # what follows of all that is in the e-graph
+
+
 def _run(
     graph: EGraph, names: Sequence[str], budget: Budget, watch: Watch | None
 ) -> tuple[int, str, dict[str, list]]:
     """The number of iterations, why they ended, how often each rule matched, and its seconds."""
     work = {name: [0, 0.0] for name in names}
     started, held = time.perf_counter(), _peak()
-    facts, runs = "(saturate (run analysis))", {name: f"(run {name}_laws)" for name in names}
-    steps = {"": facts, **runs} if watch else {"": f"(seq {facts} {' '.join(runs.values())})"}
+    runs = {"": ANALYSIS, **{name: f"(run {name}_laws)" for name in names}}
+    steps = runs if watch else {"": f"(seq {' '.join(runs.values())})"}
     for iteration in range(budget.iterations):
         changed = False
         for name, step in steps.items():
@@ -336,7 +327,8 @@ def encode(t: Term, number: dict[Term, int]) -> str:
 _OPS = {name: op for op, name in rules.EGGLOG.items()}
 
 
-def _read(graph: EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dict[int, str]]:
+def _read(graph: EGraph, order: list[Term]) -> Saturated:
+    """The classes, without the nodes of operands that have no way to be computed."""
     tables, number, text = graph.freeze().functions, graph.value_to_i64, graph.value_to_string
 
     def where(value: Any) -> str:
@@ -363,22 +355,21 @@ def _read(graph: EGraph, order: list[Term]) -> tuple[dict[str, list[ENode]], dic
     parts = [(row.output, *text(row.inputs[0]).split(":")) for row in tables["axis"].rows]
     axes = {value: Axis(name, int(size)) for value, name, size in parts}
     named = {number(row.inputs[0]): where(row.output) for row in tables["named"].rows}
+    class_of = {t: named[n] for n, t in enumerate(order)}
+    free = {
+        where(row.inputs[0]): frozenset(axes[axis] for axis in graph.value_to_set(row.output))
+        for row in tables["free"].rows
+    }
     classes: dict[str, list[ENode]] = {}
     for function, table in tables.items():
         computes = table.output_sort == "Node" and function not in ("named", "cut")
         for row in table.rows if computes else ():
             classes.setdefault(where(row.output), []).append(read(function, row))
-    count = -1
-    while count != len(classes):  # nodes of operands that have no way to be computed are dropped
-        count = len(classes)
-        for found in classes.values():
-            found[:] = [n for n in found if all(c in classes for c in n.children)]
-        classes = {where: found for where, found in classes.items() if found}
-    for place, found in classes.items():
-        found.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
-        classes[place] = list(dict.fromkeys(found))
-
-    def below(place: str) -> list[str]:
-        return [child for node in classes[place] for child in node.children]
-
-    return {place: classes[place] for place in postorder(classes, children=below)}, named
+    found = Saturated(classes, class_of, free, graph)
+    computed = found.follow(False, lambda _, below: all(below), or_)
+    for place, nodes in classes.items():
+        nodes[:] = [n for n in nodes if all(computed.get(c) for c in n.children)]
+        nodes.sort(key=lambda n: (n.op, n.template.digest if n.template else "", n.children))
+        classes[place] = list(dict.fromkeys(nodes))
+    every = postorder((place for place in classes if computed[place]), children=found.below)
+    return replace(found, classes={place: classes[place] for place in every})

@@ -94,8 +94,7 @@ class Emitter:
 
     def _enter(self, level: Level, axis: Axis, start: ir.Value) -> None:
         """`_bind` for a level inside another."""
-        assert level.parent is not None
-        level.data["origin"] = level.parent.data["origin"]
+        level.data["origin"] = level.parent.data["origin"] if level.parent else {}
         self._bind(level, axis, start)
 
     def _serial(self, level: Level, depth: int, starts: dict[Axis, ir.Value]) -> None:
@@ -486,12 +485,9 @@ def _load_lines(
 
 
 def _short(expr: Expr) -> bool:
-    """Whether 32 bits hold the value of an index expression, and all on the way to it."""
+    """Whether 32 bits hold the value of an index expression; sums on the way to it may wrap."""
     inner = (a.expr for a, _ in expr.parts if isinstance(a, Quotient))
-    most = abs(expr.constant) + sum(
-        abs(c) * max(map(abs, Expr(0, ((a, 1),)).range)) for a, c in expr.parts
-    )
-    return most < 1 << 31 and all(map(_short, inner))
+    return expr.range[0] >= -(1 << 31) and expr.range[1] < 1 << 31 and all(map(_short, inner))
 
 
 def _number(value: int, kind: str, dims: Dims, level: Level) -> ir.Value:

@@ -6,9 +6,7 @@ it, and a report of the search.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from math import prod
 
 from mlir import ir
@@ -30,24 +28,10 @@ from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
 SCHEDULE = "dodeca.schedule"
-ON_GPU = ("depth", "stages", "warps")  # numbers of a schedule that are 0 on a CPU
+NUMBERS = ("lanes", "fold", "depth", "stages", "warps")  # of a schedule; the last are a GPU's
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A search makes many small objects that live as long as it does: looking for garbage among
-    them is a third of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_collector_paused()
 def choices(
     module: ir.Operation, target: Target, precision: str, without: Collection[str], count: int
 ) -> list[tuple[Program, list[dict]]]:
@@ -148,50 +132,11 @@ def _named_terms(
     folding = [names[v] for v, t in whole.items() if t.op in REDUCTIONS]
     instead = overtaken(reads, places, outputs, sizes, folding)
     whole = {v: t for v, t in whole.items() if names[v] not in instead}
-    keys: dict[Term, list[tuple[ir.Value, Point]]] = {}
-    for key, t in comprehension.known.items():
-        keys.setdefault(t, []).append(key)
-    loads = [
-        (_load_of(names[v], v, at, t), t)
-        for (v, at), t in joined.items()
-        if v in whole and all(_inside(v, at, other) for other in keys[t])
-    ]
+    inside = ((v, at, t) for (v, at), t in joined.items() if comprehension.inside(v, at, t))
+    loads = [(_load_of(names[v], v, at, t), t) for v, at, t in inside if v in whole]
     equal = [(load, t) for load, t in loads if load is not None]
     equal += [(terms.cast(load, WIDE), t.args[0]) for load, t in equal if excess and rounded(t)]
     return whole, equal, {last(instead, name) for name in folding}
-
-
-def _inside(value: ir.Value, at: Point, other: tuple[ir.Value, Point]) -> bool:
-    """Whether a value has a place wherever another value has its own.
-
-    Views read at places outside their source, and choose something else there. Two of them may read
-    the same term where the one is inside its source and the other is not.
-    """
-    wanted, given = _limits(value, at), _limits(*other)
-    least: dict[Axis, int] = {}
-    most = {a: a.size - 1 for e in wanted for a in e.own_axes}
-    for e in given:
-        if len(e.parts) == 1 and e.parts[0][1] in (1, -1) and e.own_axes:
-            (axis,) = e.own_axes
-            if e.coefficient(axis) == 1:
-                least[axis] = max(least.get(axis, 0), -e.constant)
-            elif e.coefficient(axis) == -1:
-                most[axis] = min(most.get(axis, axis.size - 1), e.constant)
-
-    def lowest(e: Expr) -> float:
-        ends = ((a, c, least.get(a, 0) if c > 0 else most[a]) for a, c in e.parts if a in most)
-        return e.constant + sum(c * end for _, c, end in ends)
-
-    linear = all(isinstance(a, Axis) for e in wanted for a, _ in e.parts)
-    return all(e in given or (linear and lowest(e) >= 0) for e in wanted)
-
-
-def _limits(value: ir.Value, at: Point) -> list[Expr]:
-    """What is 0 or more where a point lies inside a value, and may be less elsewhere."""
-    sides = [
-        side for e, n in zip(at, static_shape(value), strict=True) for side in (e, e * -1 + (n - 1))
-    ]
-    return [e for e in sides if e.range[0] < 0]
 
 
 def _load_of(name: str, value: ir.Value, point: Point, term: Term) -> Term | None:
@@ -269,25 +214,6 @@ def _readers_among(
     return list(found)
 
 
-def schedule_attribute(schedule: Schedule) -> ir.Attribute:
-    """A schedule as a dictionary attribute that prints and parses."""
-
-    def pairs(items: tuple[tuple[str, int], ...]) -> str:
-        return "{" + ", ".join(f"{name} = {n} : i64" for name, n in items) + "}"
-
-    order = ", ".join(f'"{name}"' for name in schedule.order)
-    return ir.Attribute.parse(
-        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, "
-        f"lanes = {schedule.lanes} : i64, order = [{order}], "
-        f"{'pairs, ' if schedule.pairs else ''}"
-        f"reassociate = {'true' if schedule.reassociate else 'false'}, "
-        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
-        f"{', matrix' if schedule.matrix else ''}"
-        + "".join(f", {n} = {x} : i64" for n in ON_GPU if (x := getattr(schedule, n)))
-        + "}"
-    )
-
-
 def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
     """The schedule in a kernel's attribute."""
     found = ir.DictAttr(attribute)
@@ -302,13 +228,12 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
     try:
         vector = ir.StringAttr(found["vector"]).value or None
         order = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"]))
-        lanes, fold = (ir.IntegerAttr(found[name]).value for name in ("lanes", "fold"))
         free = ir.BoolAttr(found["reassociate"]).value
         tiles, blocks = pairs("tiles"), pairs("blocks")
-        known = {n: ir.IntegerAttr(found[n]).value for n in ON_GPU if n in found}
+        known = {n: ir.IntegerAttr(found[n]).value for n in NUMBERS if n in found}
         known |= {n: n in found for n in ("pairs", "matrix")}
-        return Schedule(vector, tiles, blocks, order, lanes, free, fold, **known)
-    except (KeyError, ValueError) as error:
+        return Schedule(vector, tiles, blocks, order, reassociate=free, **known)
+    except (KeyError, TypeError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"
         ) from None

@@ -54,10 +54,12 @@ class Program:
     def run(self, block: ir.Block) -> None:
         """Emit the function's body."""
         begin, end = list(block.arguments)[-2:]
-        staged = self._with_buffers(self.staged)
+        for name, (shape, dtype) in self.staged.buffers.items():
+            kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
+            self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
         loop = scf.ForOp(begin, end, index_value(1))
         with ir.InsertionPoint(loop.body):
-            self._steps(staged, loop.induction_variable)
+            self._steps(loop.induction_variable)
             scf.YieldOp([])
 
     @cached_property
@@ -68,7 +70,7 @@ class Program:
             return cost.staging(terms.rolled(term), axes, self.schedule, self.target)
         names = tuple(f"{OUTPUT}{i}" for i in range(len(self.kernel.outputs)))
         step = Step(names, tuple(map(of_axis, axes)), axes, term, self.schedule)
-        return Staged((), {}, (Phase((step,)),))
+        return Staged(axes, {}, (Phase((step,)),))
 
     def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
         Emitter(step, self.arguments, self.contract).run(starts)
@@ -90,21 +92,10 @@ class Program:
             starts[axis] = start
         return starts
 
-    def _with_buffers(self, staged: Staged) -> Staged:
-        """The same, its local buffers allocated."""
-        for name, (shape, dtype) in staged.buffers.items():
-            kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
-            self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
-        return staged
-
-    def _steps(self, staged: Staged, program: ir.Value) -> None:
-        starts = self._starts(program)
-        if self.schedule.fold:
-            of_name = {a.name: start for a, start in starts.items()}
-            outer = {a: of_name[a.name] for a in staged.outer}
-        else:
-            outer = starts
-        for phase in staged.phases:
+    def _steps(self, program: ir.Value) -> None:
+        starts = {a.name: start for a, start in self._starts(program).items()}
+        outer = {a: starts[a.name] for a in self.staged.outer}
+        for phase in self.staged.phases:
             if phase.axis is None:
                 self._phase(phase, outer)
             else:

@@ -143,12 +143,7 @@ class _Turn:
 
 class _Stager:
     def __init__(
-        self,
-        root: Term,
-        axes: tuple[Axis, ...],
-        schedule: Schedule,
-        choose: Choose,
-        packs: bool,
+        self, root: Term, axes: tuple[Axis, ...], schedule: Schedule, choose: Choose, packs: bool
     ):
         self.root, self.axes, self.schedule, self.choose = root, axes, schedule, choose
         self.packs = packs
@@ -346,8 +341,8 @@ class _Stager:
         base = terms.select(terms.is_set(new), new, terms.constant(0, score.dtype))
 
         dtype = self._share_dtype(score)
-        fresh = again or dtype != block.dtype
-        share = self._local(score.axes, dtype, turn.axis) if fresh else block
+        apart = again or dtype != block.dtype  # in a buffer of its own
+        share = self._local(score.axes, dtype, turn.axis) if apart else block
         self.states["share", score] = (terms.at(share, {turn.axis: of_axis(self.axis)}),)
         self._assign(turn.steps, share, terms.cast(terms.apply("exp2", block - base), dtype))
         if self.shares:
@@ -363,8 +358,8 @@ class _Stager:
         rolls = [t for t in postorder([self.root]) if t.op == "roll" and t.args[0] is score]
         weights = [t.args[1] for t in rolls if t.args[1].op != "const"]
         kinds = {w.args[0].dtype if w.op == "cast" else w.dtype for w in weights}
-        halves = kinds == {self.root.dtype} and self.root.dtype.bits == 16
-        return self.root.dtype if halves and not self.packs else score.dtype
+        halves = kinds == {self.root.dtype} and self.root.dtype.bits == 16 and not self.packs
+        return self.root.dtype if halves else score.dtype
 
     def _ahead(self, turn: _Turn, score: Term) -> Iterator[Term]:
         """What the next program loads at the points of a score, and the results it stores there."""

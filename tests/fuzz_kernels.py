@@ -22,9 +22,9 @@ import fuzz_graphs
 import numpy as np
 from dodeca.dialect import DTYPES
 from dodeca.dialect.interpreter import evaluate
-from dodeca.fusion import fuse
+from dodeca.fusion import fuse, schedule_attribute
 from dodeca.pass_pipeline import build_pipeline
-from dodeca.passes.fuse import SCHEDULE, schedule_attribute
+from dodeca.passes.fuse import SCHEDULE
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.terms import postorder
 from dodeca.passes.tile import KernelTerm, read_kernel

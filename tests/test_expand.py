@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from dodeca.dialect.errors import DtypeError
 from dodeca.passes import expand
-from dodeca.passes.lower import keep_sqrt
+from dodeca.passes.blocks.sqrt import keep_sqrt
 from mlir import ir
 from mlir.dialects import arith, func, gpu, memref, scf, vector
 from mlir.dialects import llvm as mlir_llvm

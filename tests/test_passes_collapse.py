@@ -9,10 +9,10 @@ import dodeca as dd
 import numpy as np
 import pytest
 from dodeca.dialect.errors import CompileError
-from dodeca.fusion import fuse
+from dodeca.fusion import fuse, schedule_attribute
 from dodeca.passes import cost, terms
 from dodeca.passes.collapse import forms, shaped
-from dodeca.passes.fuse import SCHEDULE, read_schedule, schedule_attribute
+from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, Expr, of_axis, of_term
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.terms import Term

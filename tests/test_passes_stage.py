@@ -6,10 +6,10 @@ from __future__ import annotations
 import dodeca as dd
 import numpy as np
 import pytest
-from dodeca.fusion import fuse
+from dodeca.fusion import fuse, schedule_attribute
 from dodeca.passes import terms
 from dodeca.passes.cost import step_schedule
-from dodeca.passes.fuse import SCHEDULE, read_schedule, schedule_attribute
+from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import Staged, stage

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from dodeca.dialect import DTYPES
 from dodeca.dialect.errors import CompileError, ParseError
-from dodeca.fusion import fuse
+from dodeca.fusion import fuse, schedule_attribute
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import terms
-from dodeca.passes.fuse import SCHEDULE, read_schedule, schedule_attribute
+from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import LOCAL_BYTES

@@ -8,7 +8,7 @@ over its depth whose turns load, or compute, the fragments of both operands and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +16,7 @@ from mlir import ir
 from mlir.dialects import arith, vector
 
 from ...dialect.errors import CompileError
-from .. import expand, terms
+from .. import expand
 from ..emitter import index_value
 from ..index import Axis
 from ..placement import Level
@@ -25,7 +25,16 @@ from ..stage import Staged
 from ..targets import Target
 from ..terms import Term
 from .linear import REGISTER, Bits, block_layouts, filled
-from .matrix import NARROW, Instruction, Product, emit, matrix_layouts, places, product
+from .matrix import (
+    NARROW,
+    Instruction,
+    Product,
+    emit,
+    matrix_layouts,
+    places,
+    product,
+    products_of,
+)
 from .staging import StagingEmitter
 from .threads import WIDEST, assembled, elements
 
@@ -49,13 +58,7 @@ def layouts_of(staged: Staged, schedule: Schedule, target: Target) -> dict[str, 
         near = [name for name in sizes if not schedule.matrix and name != schedule.vector]
     layouts = block_layouts(sizes, near, schedule.lanes, threads)
     if schedule.matrix:
-        found = [
-            p
-            for step in steps
-            for t in terms.postorder([step.term])
-            if t.op == "sum" and step.axes
-            if (p := product(t, _wide(step.axes, sizes), step.axes[-1], target))
-        ]
+        found = products_of(steps, sizes, target)
         if not found:
             raise CompileError("the schedule asks for matrix instructions, and no sum has any here")
         layouts |= matrix_layouts(found, sizes, schedule.warps, target.warp, not schedule.fold)
@@ -65,10 +68,6 @@ def layouts_of(staged: Staged, schedule: Schedule, target: Target) -> dict[str, 
 def _own(row: Instruction, columns: Bits) -> Bits:
     """How columns lie in their operand, that lie so in the result."""
     return (*row.own, *columns[len(row.columns) :])
-
-
-def _wide(axes: Iterable[Axis], sizes: Mapping[str, int]) -> frozenset[Axis]:
-    return frozenset(a for a in axes if sizes[a.name] > 1)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from mlir.dialects import amdgpu, llvm, vector
 
 from ..index import Axis
 from ..lanes import reshape
+from ..stage import Step
 from ..targets import Target
-from ..terms import Term
+from ..terms import Term, postorder
 from .linear import REGISTER as R
 from .linear import Bits, filled, run
 
@@ -101,6 +102,18 @@ def product(fold: Term, wide: frozenset[Axis], columns: Axis, target: Target) ->
         operands, own = operands[::-1], own[::-1]
     (rows,) = own[0]
     return Product(found, fold, (operands[0], operands[1]), rows, columns)
+
+
+def products_of(steps: Iterable[Step], sizes: Mapping[str, int], target: Target) -> list[Product]:
+    """The matrix products in steps whose axes have tiles of these sizes."""
+    return [
+        found
+        for step in steps
+        for t in postorder([step.term])
+        if t.op == "sum" and step.axes
+        for wide in [frozenset(a for a in step.axes if sizes[a.name] > 1)]
+        if (found := product(t, wide, step.axes[-1], target))
+    ]
 
 
 def has_instruction(fold: Term, target: Target) -> bool:

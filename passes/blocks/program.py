@@ -27,7 +27,7 @@ class BlockProgram(Program):
 
     def run(self, block: ir.Block) -> None:
         self.block.begin()
-        self._steps(self.staged, gpu.block_id(gpu.Dimension.x))
+        self._steps(gpu.block_id(gpu.Dimension.x))
         size = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.block.shared_bytes)
         block.owner.attributes[SHARED] = size
 

@@ -13,10 +13,11 @@ from math import prod
 from ..index import Axis, Expr, of_axis
 from ..loops import standing
 from ..schedule import Schedule, made_schedule, vector_axes
+from ..stage import Staged, stage
 from ..targets import Target
 from ..terms import REDUCTIONS, Term, postorder
 from .linear import REGISTER, block_layouts, run, thread_mask
-from .matrix import has_instruction
+from .matrix import has_instruction, product, products_of
 
 SECTOR = 32.0  # bytes that a GPU's memory moves at least
 
@@ -77,6 +78,9 @@ def _matrix_schedules(
         ):
             tiles = {a: 1 for a in axes}
             tiles |= {rows: min(rows.size, long), columns: min(columns.size, wide)}
+            wide = frozenset(a for a in axes if tiles[a] > 1)
+            if not any(product(t, wide, columns, target) for t in folds):
+                continue
             found = made_schedule(columns, tiles, tiles, (), 16 // size)
             for stages in (3, 0) if target.matrix == "mma" else (2, 0):
                 yield replace(found, warps=warps, matrix=True, depth=128 // size, stages=stages)
@@ -92,15 +96,16 @@ def block_folds(
 ) -> Iterator[Schedule]:
     """The schedules of one loop for all folds of a term over an axis, run by blocks of threads."""
     sums = [t for t in postorder([term]) if t.op in ("sum", "roll")]
-    matrix = any(has_instruction(t, target) for t in sums)
     shared = [a for a in axes if a in rows and a.size > 1][-1:]
-    if matrix:
+    if any(has_instruction(t, target) for t in sums):
         choices = [(128, 64, 8, 1), (64, 64, 4, 1), (16, 64, 1, 1)]
+        choices += [(128, 16, 4, 0), (32, 16, 1, 0)]
     elif heavy:
         choices = [(128, 16, 4, 0), (32, 16, 1, 0)]
     else:
         choices = [(4, 16 * target.warp, 4, 0), (1, 32 * target.warp, 8, 0), (1, 1 << 13, 8, 0)]
     for block, fold, warps, stages in choices:
+        matrix = stages > 0
         blocks = {a: 1 if a in rows else a.size for a in axes}
         blocks |= {a: min(a.size, block) for a in shared}
         found = made_schedule(
@@ -108,7 +113,21 @@ def block_folds(
         )
         if heavy and not matrix:  # rows have all threads
             found = replace(found, vector=shared[0].name if shared else None)
-        yield replace(found, warps=warps, matrix=matrix, stages=stages, depth=1024 * matrix)
+        found = replace(found, warps=warps, matrix=matrix, stages=stages, depth=1024 * matrix)
+        if not matrix or _multiplies(term, axes, found, target):
+            yield found
+
+
+def _multiplies(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target) -> bool:
+    """Whether a kernel of folds has products for matrix instructions."""
+    phases = staging(term, axes, schedule).phases
+    steps = [step for phase in phases for step in phase.steps]
+    return bool(products_of(steps, {a.name: a.size for s in steps for a in s.axes}, target))
+
+
+def staging(term: Term, axes: tuple[Axis, ...], schedule: Schedule) -> Staged:
+    """The steps of a kernel of folds; each is one tile, which threads hold in registers."""
+    return stage(term, axes, schedule, lambda a, _: whole_tile(schedule, a), packs=False)
 
 
 def whole_tile(schedule: Schedule, axes: tuple[Axis, ...]) -> Schedule:
