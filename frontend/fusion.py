@@ -24,13 +24,13 @@ from .decompose import Decomposer
 from .dialect import PRIMITIVES
 from .dialect.ops import entry_function
 from .passes import terms
-from .passes.fuse import NUMBERS, SCHEDULE, choices
+from .passes.fuse import choices
 from .passes.layouts import Program
 from .passes.panels import Chosen
 from .passes.regions import Region
-from .passes.schedule import Schedule
 from .passes.targets import Target
 from .passes.terms import REDUCTIONS, Term, postorder
+from .schedule_attribute import SCHEDULE, schedule_attribute
 
 PREDICTED = "dodeca.predicted"
 
@@ -193,22 +193,3 @@ def describe(term: Term) -> str:
     if term.op not in (*REDUCTIONS, "load", "results"):
         words.append(term.op)
     return "_".join([*dict.fromkeys(words)][:4]) or "copy"
-
-
-def schedule_attribute(schedule: Schedule) -> ir.Attribute:
-    """A schedule as a dictionary attribute that prints and parses."""
-
-    def pairs(items: tuple[tuple[str, int], ...]) -> str:
-        return "{" + ", ".join(f"{name} = {n} : i64" for name, n in items) + "}"
-
-    order = ", ".join(f'"{name}"' for name in schedule.order)
-    return ir.Attribute.parse(
-        f"{{blocks = {pairs(schedule.blocks)}, fold = {schedule.fold} : i64, "
-        f"lanes = {schedule.lanes} : i64, order = [{order}], "
-        f"{'pairs, ' if schedule.pairs else ''}"
-        f"reassociate = {'true' if schedule.reassociate else 'false'}, "
-        f'tiles = {pairs(schedule.tiles)}, vector = "{schedule.vector or ""}"'
-        f"{', matrix' if schedule.matrix else ''}"
-        + "".join(f", {n} = {x} : i64" for n in NUMBERS[2:] if (x := getattr(schedule, n)))
-        + "}"
-    )

@@ -29,9 +29,7 @@ from .decompose import Decomposer
 from .dialect import DType
 from .dialect.interpreter import Interpreter, evaluate
 from .dialect.ops import TensorType, context, entry_function
-from .fusion import schedule_attribute
 from .passes import terms
-from .passes.fuse import SCHEDULE
 from .passes.index import Axis, Expr
 from .passes.schedule import Schedule
 from .passes.targets import Target
@@ -43,6 +41,7 @@ from .runtime.device import find_target
 from .runtime.program import Kernel
 from .runtime.space import Space, from_json, to_json
 from .runtime.trial import Candidate, Task
+from .schedule_attribute import SCHEDULE, schedule_attribute
 
 WINDOW_WORK = 500_000  # elements that the interpreter computes for a window, at most
 ANCHOR_SECONDS = 0.1  # what a run of an anchor may take, as predicted

@@ -19,10 +19,11 @@ from mlir import ir
 
 from .candidates import CandidatesOptions, print_candidates
 from .fusion import fuse
-from .passes.blocks.sqrt import keep_sqrt
+from .passes.blocks.lower import keep_sqrt
 from .passes.lower import lowering
 from .passes.tile import read_kernel, tile
 from .runtime.device import find_target
+from .schedule_attribute import kernel_schedule
 from .simplify import simplify
 
 
@@ -79,7 +80,11 @@ def _tile(module: ir.Operation, options: KernelOptions) -> None:
     kernels = [op.operation for op in body.operations if op.operation.name == "func.func"]
     if len(kernels) > 1:
         kernels = kernels[1:]  # the first calls the others; the plan is read from it, not code
-    made = [tile(kernel, read_kernel(kernel), target, options.precision) for kernel in kernels]
+    made = []
+    for function in kernels:
+        kernel = read_kernel(function)
+        schedule = kernel_schedule(function, kernel, target, options.precision == "strict")
+        made.append(tile(kernel, schedule, target, options.precision, function.location))
     _replace_body(module, made)
     if target.is_gpu:
         module.attributes["gpu.container_module"] = ir.UnitAttr.get()

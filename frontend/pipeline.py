@@ -28,6 +28,7 @@ from .passes.terms import Term, postorder
 from .passes.tile import GRID, read_kernel, tile
 from .runtime.device import find_target
 from .runtime.program import Buffer, Kernel, Launch, Program
+from .schedule_attribute import kernel_schedule
 
 
 def compile_module(module: ir.Module, *, target: str = "cpu", precision: str = "fast") -> Program:
@@ -147,7 +148,8 @@ def _lowered_kernel(
 ) -> Kernel:
     """A kernel function of this text down to LLVM IR: the Kernel without its code."""
     kernel = read_kernel(function)
-    tiled = tile(function, kernel, target, precision)
+    schedule = kernel_schedule(function, kernel, target, precision == "strict")
+    tiled = tile(kernel, schedule, target, precision, function.location)
     grid, block, shared = _launch_of(tiled)
     before, stages = str(tiled), {"dodeca": text}
     clock.mark("tile")

@@ -21,14 +21,13 @@ from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  # 
 
 from .dialect.errors import ParseError
 from .dialect.ops import context, entry_function
-from .fusion import schedule_attribute
 from .kernel_tasks import build, kernel_source, make_task, reference_cases
-from .passes.fuse import SCHEDULE, read_schedule
 from .passes.tile import read_kernel
 from .runtime.cache_folder import cache_folder
 from .runtime.measurer import LocalWorkers, Tools
 from .runtime.space import from_json, to_json
 from .runtime.trial import STATUSES, Candidate, Trial
+from .schedule_attribute import SCHEDULE, read_schedule, schedule_attribute
 
 _TARGET, _PRECISION, _THREADS = "dodeca.target", "dodeca.precision", "dodeca.threads"
 

@@ -14,8 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from . import terms
-from .blocks.matrix import has_instruction
-from .blocks.schedules import block_folds, block_schedules, scattered
+from .blocks.schedules import block_folds, block_schedules, held_bytes, matrix_share, moved
 from .blocks.schedules import staging as block_staging
 from .collapse import forms, shaped
 from .index import Axis, Expr, Quotient, of_axis
@@ -43,8 +42,6 @@ SPILL = 2.5  # a store and a load for what does not fit into registers
 OVERLAP = 0.1  # of the lesser of computing and moving, what is not hidden behind the other
 FAR = 16.0  # waiting for a line in a page of its own
 LINE = 1.0  # bringing a line from the second cache to the first
-REGISTERS = 640.0  # bytes of local buffers that a thread of a GPU holds, at most
-MATRIX = 1 / 16  # what a product on matrix instructions costs of one without
 FIRST = 16e3  # bytes of one operand that stay in the first cache
 PAGE, PAGES = 4096.0, 64  # bytes; so many pages are found at once
 TURN = 1.5  # one of the exchanges that make rows of columns, for each vector
@@ -62,14 +59,12 @@ def estimate(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Tar
     slots = max(1, target.units // threads)
     rounds = -(-programs // slots) * slots / max(1, programs) if programs else 1.0
     computing = work.instructions / (target.rate * busy) * min(rounds, 2.0)
-    written = bytes_written(term, axes)
+    touched = {**work.touched, "": bytes_written(term, axes)}  # and "", what it stores
+    *touched, written = moved(touched, term, axes, schedule, target)
     near = target.cache_bandwidth * busy
     # one program runs where it is called, without a barrier
     launch = target.launch / (10 if programs == 1 and not target.is_gpu else 1)
     computing += work.fetched / near
-    apart = scattered(term, axes, schedule, target) if target.is_gpu else {}
-    touched = [size * apart.get(name, 1.0) for name, size in work.touched.items()]
-    written *= apart.get("", 1.0)
     far = [size for size in (*touched, written) if size > target.cache / 4]
     moving = sum(far) / target.bandwidth + (0.0 if written in far else written / near)
     running = max(computing, moving) + OVERLAP * min(computing, moving)
@@ -81,7 +76,7 @@ def counted(term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Targ
     programs, work = schedule.programs(axes), Work()
     if schedule.fold:
         staged = staging(term, axes, schedule, target)
-        most = LOCAL_BYTES if not target.is_gpu else REGISTERS * schedule.warps * target.warp
+        most = held_bytes(schedule, target) if target.is_gpu else LOCAL_BYTES
         work.instructions = 0.0 if staged.local_bytes <= most else float("inf")
         for phase in staged.phases:
             work.seen = set()  # a turn's steps share what they bring near
@@ -246,7 +241,7 @@ class _Counter:
         self.work.instructions += trips * BROADCAST_LOAD * max(0, parts.constants - room)
         for (around, axes, bits), price in parts.prices.items():
             level = self._level(around).home(axes)
-            price *= self._share(around)
+            price *= matrix_share(self.schedule, around, self.target)
             self._count(level, self._vectors(bits, axes, level) * price)
         for around, load in parts.loads:
             self._load(load, self._level(around).home(load.axes))
@@ -281,11 +276,6 @@ class _Counter:
             return 1.0
         lanes = self.target.lanes(bits)
         return prod(level.tiles[a] for a in shape[:-1]) * -(-level.tiles[shape[-1]] // lanes)
-
-    def _share(self, around: Around) -> float:
-        """What instructions in a reduction cost, of what they would without matrix instructions."""
-        matrix = self.schedule.matrix and around and has_instruction(around[-1], self.target)
-        return MATRIX if matrix else 1.0
 
     def _count(self, level: Level, instructions: float) -> None:
         self.work.instructions += level.data["trips"] * instructions
@@ -371,7 +361,7 @@ class _Counter:
         price = 0.2 if fused else INSTRUCTIONS[term.op]
         own = frozenset() if inner.pairs(term, self.schedule) else {term.attr}
         vectors = self._vectors(term.dtype.bits, term.axes | own, inner)
-        self._count(inner, vectors * price * self._share((term,)))
+        self._count(inner, vectors * price * matrix_share(self.schedule, (term,), self.target))
         if own and inner.tiles[term.attr] > 1:
             self._count(level, 8.0 * prod(level.tiles[x] for x in level.shape(term.axes)))
         inner.data["registers"] += vectors

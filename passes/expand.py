@@ -386,7 +386,6 @@ class Body:
     needs no rounding to go back to 16 bits. `bits` gets operands of any dtype, as integers.
     """
 
-    arity: int
     floats: Callable[..., Lanes] | None = None
     integers: Callable[..., Lanes] | None = None
     booleans: Callable[..., Lanes] | None = None
@@ -395,19 +394,19 @@ class Body:
 
 
 BODIES: dict[str, Body] = {
-    "exp2": Body(1, _exp2),
-    "log2": Body(1, _log2),
-    "sin": Body(1, _sin),
-    "sqrt": Body(1, lambda _, x: Lanes(mlir_math.sqrt(x.value))),
-    "recip": Body(1, lambda _, x: x.like(1.0) / x),
-    "div": Body(2, lambda _, a, b: a / b),
-    "add": Body(2, lambda _, a, b: a + b, lambda _, a, b: a + b, lambda _, a, b: a | b),
-    "mul": Body(2, lambda _, a, b: a * b, lambda _, a, b: a * b, lambda _, a, b: a & b),
+    "exp2": Body(_exp2),
+    "log2": Body(_log2),
+    "sin": Body(_sin),
+    "sqrt": Body(lambda _, x: Lanes(mlir_math.sqrt(x.value))),
+    "recip": Body(lambda _, x: x.like(1.0) / x),
+    "div": Body(lambda _, a, b: a / b),
+    "add": Body(lambda _, a, b: a + b, lambda _, a, b: a + b, lambda _, a, b: a | b),
+    "mul": Body(lambda _, a, b: a * b, lambda _, a, b: a * b, lambda _, a, b: a & b),
     # of bools, x mod 1 is 0, and so is x mod 0
-    "mod": Body(2, _mod_float, _mod_integer, lambda _, a, b: a.like(False), exact=True),
-    "less_than": Body(2, lambda _, a, b: a < b, _less_integer, lambda _, a, b: (a ^ True) & b),
-    "max": Body(2, _max_float, _max_integer, lambda _, a, b: a | b, exact=True),
-    "select": Body(3, bits=where),  # x86 takes a select of bfloat16 vectors apart into branches
+    "mod": Body(_mod_float, _mod_integer, lambda _, a, b: a.like(False), exact=True),
+    "less_than": Body(lambda _, a, b: a < b, _less_integer, lambda _, a, b: (a ^ True) & b),
+    "max": Body(_max_float, _max_integer, lambda _, a, b: a | b, exact=True),
+    "select": Body(bits=where),  # x86 takes a select of bfloat16 vectors apart into branches
 }
 
 
@@ -419,8 +418,14 @@ def emit(
     `select` takes an i1 condition first; `less_than` gives i1, every other primitive `dtype`.
     `contract` lets LLVM fuse this primitive's float add or mul with its neighbours.
     """
-    kind = as_dtype(dtype)
-    body, lanes = _checked(name, operands, dtype)
+    kind, body, lanes = as_dtype(dtype), BODIES[name], [Lanes(x) for x in operands]
+    for position, x in enumerate(lanes):
+        wanted = _ELEMENTS["bool" if body.bits is not None and position == 0 else dtype]
+        if (x.element, x.shape) != (wanted, lanes[-1].shape):
+            raise TypeError(
+                f"{name}: operand {position} should hold {wanted} in the shape "
+                f"{list(lanes[-1].shape)}, but is {x.value.type}"
+            )
     if body.bits is not None:
         return body.bits(*(x.bits() for x in lanes)).reinterpret(lanes[-1].element).value
     kinds = {"float": body.floats, "bool": body.booleans}
@@ -434,23 +439,6 @@ def emit(
         flag = ir.Attribute.parse("#arith.fastmath<contract>")
         result.value.owner.attributes["fastmath"] = flag
     return _round(result, dtype, body.exact).value
-
-
-def _checked(name: str, operands: Sequence[ir.Value], dtype: str) -> tuple[Body, Sequence[Lanes]]:
-    """The primitive's body and its operands, or an error that names what does not fit."""
-    if name not in BODIES:
-        raise ValueError(f"{name!r} is not a primitive; expected one of {', '.join(BODIES)}")
-    body, lanes = BODIES[name], [Lanes(operand) for operand in operands]
-    if len(lanes) != body.arity:
-        raise TypeError(f"{name}: expected {body.arity} operands, got {len(lanes)}")
-    for position, x in enumerate(lanes):
-        wanted = "bool" if name == "select" and position == 0 else dtype
-        if x.element != _ELEMENTS[wanted] or x.shape != lanes[-1].shape:
-            raise TypeError(
-                f"{name}: operand {position} should hold {wanted} ({_ELEMENTS[wanted]}) in the "
-                f"shape {list(lanes[-1].shape)}, but is {x.value.type}"
-            )
-    return body, lanes
 
 
 # --- casts ---------------------------------------------------------------------------------------

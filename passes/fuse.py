@@ -12,23 +12,19 @@ from math import prod
 from mlir import ir
 
 from ..dialect import ops
-from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType, entry_function, named_arguments
 from . import terms
 from .buffers import Candidate, derived_candidates, last, overtaken, useful
 from .comprehend import REDUCTION_OF, WIDE, Comprehension, Point, output_axes, rounded, static_shape
 from .egraph import Budget, Saturated, saturate
 from .extract import Extractor, splittable
-from .index import Axis, Expr
+from .index import Expr
 from .layouts import Buffer, Layouts, Order, Program
 from .panels import Chosen
 from .regions import Region, partition, spreads
-from .schedule import Schedule
 from .targets import Target
 from .terms import REDUCTIONS, Term, postorder
 
-SCHEDULE = "dodeca.schedule"
-NUMBERS = ("lanes", "fold", "depth", "stages", "warps")  # of a schedule; the last are a GPU's
 QUICK = ("constant", "iota", "contiguous", "add", "mul", "less_than", "cast")
 
 
@@ -212,28 +208,3 @@ def _readers_among(
             else:
                 reached.add(result)
     return list(found)
-
-
-def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
-    """The schedule in a kernel's attribute."""
-    found = ir.DictAttr(attribute)
-
-    def pairs(name: str) -> tuple[tuple[str, int], ...]:
-        table = ir.DictAttr(found[name])
-        known = [a.name for a in axes if a.name in table]
-        if len(known) < len(table):
-            raise ValueError(f"{name} are not of axes alone")
-        return tuple((axis, ir.IntegerAttr(table[axis]).value) for axis in known)
-
-    try:
-        vector = ir.StringAttr(found["vector"]).value or None
-        order = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(found["order"]))
-        free = ir.BoolAttr(found["reassociate"]).value
-        tiles, blocks = pairs("tiles"), pairs("blocks")
-        known = {n: ir.IntegerAttr(found[n]).value for n in NUMBERS if n in found}
-        known |= {n: n in found for n in ("pairs", "matrix")}
-        return Schedule(vector, tiles, blocks, order, reassociate=free, **known)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CompileError(
-            f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"
-        ) from None

@@ -22,6 +22,8 @@ from .stage import OUTPUT, Phase, Staged, Step
 from .targets import Target
 from .terms import Term
 
+Places = dict[Axis, ir.Value]  # where axes begin
+
 
 @dataclass(frozen=True)
 class KernelTerm:
@@ -50,14 +52,14 @@ class Program:
     arguments: dict[str, ir.Value]
     target: Target
     contract: bool
+    zero = property(lambda self: index_value(0))  # where the axes of a step begin
 
     def run(self, block: ir.Block) -> None:
         """Emit the function's body."""
-        begin, end = list(block.arguments)[-2:]
         for name, (shape, dtype) in self.staged.buffers.items():
             kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
             self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
-        loop = scf.ForOp(begin, end, index_value(1))
+        loop = scf.ForOp(*list(block.arguments)[-2:], index_value(1))
         with ir.InsertionPoint(loop.body):
             self._steps(loop.induction_variable)
             scf.YieldOp([])
@@ -99,9 +101,9 @@ class Program:
             if phase.axis is None:
                 self._phase(phase, outer)
             else:
-                self._loop(phase, phase.axis, outer)
+                self._loop(phase, outer)
 
-    def _loop(self, phase: Phase, axis: Axis, outer: dict[Axis, ir.Value]) -> None:
+    def _loop(self, phase: Phase, outer: Places) -> None:
         """The blocks of an axis, from the first that may change something to the last."""
         low, high = index_value(phase.start), index_value(phase.stop)
         if phase.low is not None:  # blocks begin at multiples of the step
@@ -110,20 +112,16 @@ class Program:
             low = arith.muli(arith.divui(first, by), by)
         if phase.high is not None:
             high = arith.minsi(evaluate(phase.high, outer.__getitem__, index_value), high)
-        self._turns(phase, axis, low, high, outer)
+        self._turns(phase, low, high, outer)
 
-    def _turns(
-        self, phase: Phase, axis: Axis, low: ir.Value, high: ir.Value, outer: dict[Axis, ir.Value]
-    ) -> None:
+    def _turns(self, phase: Phase, low: ir.Value, high: ir.Value, outer: Places) -> None:
         loop = scf.ForOp(low, high, index_value(phase.step))
         with ir.InsertionPoint(loop.body):
-            self._phase(phase, {**outer, axis: loop.induction_variable})
+            assert phase.axis is not None
+            self._phase(phase, {**outer, phase.axis: loop.induction_variable})
             scf.YieldOp([])
 
-    def _phase(self, phase: Phase, outer: dict[Axis, ir.Value]) -> None:
+    def _phase(self, phase: Phase, outer: Places) -> None:
         for step in phase.steps:
-            inside = {a: self._zero() for a in step.axes if a not in outer}
+            inside = {a: self.zero for a in step.axes if a not in outer}
             self._emit(step, {**outer, **inside})
-
-    def _zero(self) -> ir.Value:
-        return index_value(0)

@@ -172,10 +172,7 @@ TABLE: list[Rule] = [
         "unit", "x * 1 = x; x + 0 = x", EXACT, "x + 0 for integers: -0.0 + 0 is 0", searched=False,
     ),
     Rule("widen", "narrow(wide(x)) = x", EXACT, "every narrow value is a wide one", searched=False),
-    Rule(
-        "excess", "wide(narrow(x)) = x", APPROXIMATE,
-        "narrow is to 16-bit floats: they are rounded where they are stored", searched=False,
-    ),
+    Rule("excess", "wide(narrow(x)) = x", APPROXIMATE, "narrow: 16-bit floats", searched=False),
     Rule("branches", "select(c, x, x) = x; select(c, true, false) = c", EXACT, searched=False),
     Rule(
         "quotient", "cast(cast64(x) * recip(cast64(y))) = x / y", EXACT,

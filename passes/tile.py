@@ -1,9 +1,9 @@
 """`dodeca-tile`: from a kernel and its schedule to a tile program in upstream MLIR.
 
-In: a function in the dodeca dialect (its schedule an attribute, else the cost model's best). Out: a
-function over memrefs in `scf`, `arith`, `math`, `vector` and `memref`. Every part of the kernel's
-term is one tile value: a vector whose dimensions are the part's axes that have a tile of more than
-1, a scalar if there is none.
+In: a kernel, read from a function in the dodeca dialect, and its schedule. Out: a function over
+memrefs in `scf`, `arith`, `math`, `vector` and `memref`. Every part of the kernel's term is one
+tile value: a vector whose dimensions are the part's axes that have a tile of more than 1, a scalar
+if there is none.
 
     func.func @k(%a0: memref<64x32xf32>, %a1: memref<64xf32>, %begin: index, %end: index) {
       scf.for %program = %begin to %end step %c1 { ... }         the grid of a CPU
@@ -21,11 +21,10 @@ from mlir import ir
 from ..dialect.errors import CompileError
 from ..dialect.ops import TensorType
 from ..dialect.verifier import walk
-from . import cost, terms
-from .blocks.program import BlockProgram
+from . import terms
+from .blocks.program import BlockProgram, block_function
 from .collapse import shaped
 from .comprehend import Comprehension, output_axes, static_shape
-from .fuse import SCHEDULE, read_schedule
 from .placement import deep_recursion
 from .program import KernelTerm, Program, memory_type
 from .schedule import Schedule
@@ -54,19 +53,11 @@ def read_kernel(function: ir.Operation) -> KernelTerm:
     return KernelTerm(name, term, output_axes(longest), inputs, outputs)
 
 
-def kernel_schedule(
-    function: ir.Operation, kernel: KernelTerm, target: Target, strict: bool
-) -> Schedule:
-    """The schedule in the function's attribute, or the cost model's best."""
-    if SCHEDULE in function.attributes:
-        return read_schedule(function.attributes[SCHEDULE], kernel.axes)
-    return cost.cheapest(terms.rolled(kernel.term), kernel.axes, target, strict)[1]
-
-
-def tile(function: ir.Operation, kernel: KernelTerm, target: Target, precision: str) -> ir.Module:
-    """The tile program of one kernel function, in a module of its own."""
-    with function.context, function.location:
-        schedule = kernel_schedule(function, kernel, target, precision == "strict")
+def tile(
+    kernel: KernelTerm, schedule: Schedule, target: Target, precision: str, place: ir.Location
+) -> ir.Module:
+    """The tile program of one kernel, in a module of its own; it comes from a place."""
+    with place.context, place:
         term, axes = shaped(kernel.term, kernel.axes, schedule.names)
         kernel = replace(kernel, term=term, axes=axes)
         module, block, arguments = _shell(kernel, schedule, target)
@@ -84,19 +75,14 @@ def _shell(
     """An empty function with the kernel's arguments."""
     buffers = {f"a{i}": kind for i, kind in enumerate(kernel.inputs)}
     buffers |= {f"{OUTPUT}{i}": kind for i, kind in enumerate(kernel.outputs)}
-    attributes = "" if target.is_gpu else " {llvm.noalias}"
     seen = {t.attr[0]: t.attr[2] for t in terms.postorder([kernel.term]) if t.op == "load"}
     for i, (_, rank) in enumerate(terms.outcomes(kernel.term, len(kernel.axes))):
         seen[f"{OUTPUT}{i}"] = tuple(a.size for a in kernel.axes[:rank])
     types = ((n, TensorType(seen.get(n, k.shape), k.dtype)) for n, k in buffers.items())
-    given = [f"%{name}: {memory_type(kind)}{attributes}" for name, kind in types]
+    given = [f"%{name}: {memory_type(kind)} {{llvm.noalias}}" for name, kind in types]
     grid = f"{GRID} = {schedule.programs(kernel.axes)} : i64"
     if target.is_gpu:
-        text = (
-            f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ gpu.func "
-            f"@{kernel.name}({', '.join(given)}) kernel attributes {{{grid}, known_block_size = "
-            f"array<i32: {schedule.warps * target.warp}, 1, 1>}} {{ gpu.return }} }} }}"
-        )
+        text = block_function(kernel.name, ", ".join(given), grid, schedule.warps * target.warp)
     else:
         inside = ", ".join([*given, "%begin: index", "%end: index"])
         text = f"func.func @{kernel.name}({inside}) attributes {{{grid}}} {{ func.return }}"

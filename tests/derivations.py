@@ -28,12 +28,12 @@ from dodeca.fusion import fuse, rename_buffers
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import terms
 from dodeca.passes.comprehend import Comprehension, output_axes, static_shape
-from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, Expr
 from dodeca.passes.loops import joint
 from dodeca.passes.terms import FOLDS, ROLLING, Term, postorder
 from dodeca.passes.tile import read_kernel
 from dodeca.runtime.device import find_target
+from dodeca.schedule_attribute import SCHEDULE, read_schedule
 from mlir import ir
 from programs import draw
 

@@ -24,7 +24,6 @@ from dodeca.dialect import DTYPES
 from dodeca.dialect.interpreter import evaluate
 from dodeca.fusion import fuse, schedule_attribute
 from dodeca.pass_pipeline import build_pipeline
-from dodeca.passes.fuse import SCHEDULE
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.terms import postorder
 from dodeca.passes.tile import KernelTerm, read_kernel
@@ -35,6 +34,7 @@ from dodeca.runtime.memory import plan_memory
 from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 from dodeca.runtime.simulate import simulate
 from dodeca.runtime.space import Space, from_json, to_json
+from dodeca.schedule_attribute import SCHEDULE
 from guarded import Guarded
 from mlir import ir
 

@@ -12,7 +12,6 @@ from dodeca.dialect.errors import CompileError
 from dodeca.fusion import fuse, schedule_attribute
 from dodeca.passes import cost, terms
 from dodeca.passes.collapse import forms, shaped
-from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, Expr, of_axis, of_term
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.terms import Term
@@ -20,6 +19,7 @@ from dodeca.passes.tile import read_kernel
 from dodeca.pipeline import Clock, compile_kernels, simplified
 from dodeca.runtime.device import find_target
 from dodeca.runtime.executable import Executable
+from dodeca.schedule_attribute import SCHEDULE, read_schedule
 from mlir import ir
 
 CPU = find_target("cpu")

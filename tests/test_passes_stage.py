@@ -9,7 +9,6 @@ import pytest
 from dodeca.fusion import fuse, schedule_attribute
 from dodeca.passes import terms
 from dodeca.passes.cost import step_schedule
-from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import Staged, stage
@@ -18,6 +17,7 @@ from dodeca.passes.tile import read_kernel
 from dodeca.pipeline import Clock, compile_kernels, simplified
 from dodeca.runtime.device import find_target
 from dodeca.runtime.executable import Executable
+from dodeca.schedule_attribute import SCHEDULE, read_schedule
 from mlir import ir
 
 CPU = find_target("cpu")

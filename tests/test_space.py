@@ -12,7 +12,6 @@ from dodeca.dialect.errors import CompileError, ParseError
 from dodeca.fusion import fuse, schedule_attribute
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes import terms
-from dodeca.passes.fuse import SCHEDULE, read_schedule
 from dodeca.passes.index import Axis, of_axis
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import LOCAL_BYTES
@@ -20,6 +19,7 @@ from dodeca.passes.targets import Target
 from dodeca.passes.tile import read_kernel
 from dodeca.runtime.device import find_target
 from dodeca.runtime.space import FEATURES, Space, from_json, to_json
+from dodeca.schedule_attribute import SCHEDULE, read_schedule
 from mlir import ir
 from programs import PROGRAMS
 

@@ -13,12 +13,21 @@ from mlir.dialects import arith, gpu, scf
 
 from ..emitter import index_value
 from ..index import Axis
-from ..program import Program
+from ..program import Places, Program
 from ..stage import Phase, Step
 from .contraction import MatrixEmitter, layouts_of
 from .threads import Block, BlockLoop
 
 SHARED = "dodeca.shared"  # on a GPU's: how many bytes the threads of a block share
+
+
+def block_function(name: str, arguments: str, attributes: str, threads: int) -> str:
+    """The text of a module with an empty function, which blocks of so many threads run."""
+    return (
+        f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ gpu.func "
+        f"@{name}({arguments}) kernel attributes {{{attributes}, known_block_size = "
+        f"array<i32: {threads}, 1, 1>}} {{ gpu.return }} }} }}"
+    )
 
 
 @dataclass
@@ -37,13 +46,14 @@ class BlockProgram(Program):
         threads = self.schedule.warps * self.target.warp
         return Block(self.target, threads, layouts_of(self.staged, self.schedule, self.target))
 
-    def _zero(self) -> ir.Value:
+    @property
+    def zero(self) -> ir.Value:
         return self.block.digits(())  # before all loops
 
-    def _turns(
-        self, phase: Phase, axis: Axis, low: ir.Value, high: ir.Value, outer: dict[Axis, ir.Value]
-    ) -> None:
+    def _turns(self, phase: Phase, low: ir.Value, high: ir.Value, outer: Places) -> None:
         """A loop that carries what the threads hold, and a turn changes."""
+        axis = phase.axis
+        assert axis is not None
         held, changed = self.block.held, {n: None for step in phase.steps for n in step.buffers}
         names = [name for name in changed if name in held]
         first = arith.minsi(low, index_value(phase.stop - phase.step))

@@ -19,6 +19,8 @@ from ..terms import REDUCTIONS, Term, postorder
 from .linear import REGISTER, block_layouts, run, thread_mask
 from .matrix import has_instruction, product, products_of
 
+REGISTERS = 640.0  # bytes of local buffers that a thread of a GPU holds, at most
+MATRIX = 1 / 16  # what a product on matrix instructions costs of one without
 SECTOR = 32.0  # bytes that a GPU's memory moves at least
 
 
@@ -141,7 +143,19 @@ def _power(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def scattered(
+def moved(
+    touched: dict[str, float],
+    term: Term,
+    axes: tuple[Axis, ...],
+    schedule: Schedule,
+    target: Target,
+) -> list[float]:
+    """How many bytes of each buffer memory moves for those that a kernel touches."""
+    apart = _scattered(term, axes, schedule, target) if target.is_gpu else {}
+    return [size * apart.get(name, 1.0) for name, size in touched.items()]
+
+
+def _scattered(
     term: Term, axes: tuple[Axis, ...], schedule: Schedule, target: Target
 ) -> dict[str, float]:
     """How many times the bytes of each buffer a GPU moves, as memory answers in sectors; of what is
@@ -173,3 +187,14 @@ def scattered(
             factor = times(t.attr[1][-1], used, t.dtype.bytes)
             found[t.attr[0]] = max(factor, found.get(t.attr[0], 1.0))
     return found | {"": times(of_axis(axes[-1]), frozenset(axes), 4) if axes else 1.0}
+
+
+def matrix_share(schedule: Schedule, around: tuple[Term, ...], target: Target) -> float:
+    """What instructions inside reductions cost, of what they would without matrix instructions."""
+    matrix = schedule.matrix and around and has_instruction(around[-1], target)
+    return MATRIX if matrix else 1.0
+
+
+def held_bytes(schedule: Schedule, target: Target) -> float:
+    """How much the threads of a block may hold from step to step."""
+    return REGISTERS * schedule.warps * target.warp
