@@ -287,7 +287,7 @@ class _Counter:
             self._fetch(term)
         wide = level.shape(term.axes)
         apart = self._apart(term, level)
-        if not wide:
+        if not wide or (self.schedule.matrix and level.own in term.axes):  # or lines of fragments
             self._count(level, BROADCAST_LOAD + apart)
             return
         rows = prod(level.tiles[a] for a in wide[:-1])
