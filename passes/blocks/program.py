@@ -11,6 +11,7 @@ from math import gcd
 from mlir import ir
 from mlir.dialects import arith, gpu, scf
 
+from ...dialect.errors import CompileError
 from ..emitter import index_value
 from ..index import Axis
 from ..program import Places, Program
@@ -44,6 +45,10 @@ class BlockProgram(Program):
     def block(self) -> Block:
         """The threads that run a program."""
         threads = self.schedule.warps * self.target.warp
+        if not threads:
+            raise CompileError(
+                f"the schedule has no warps, and {self.target.name} runs blocks of them"
+            )
         return Block(self.target, threads, layouts_of(self.staged, self.schedule, self.target))
 
     @property

@@ -345,8 +345,8 @@ class StagingEmitter(BlockEmitter):
 def swizzle(rows: Bits, columns: Bits, pitch: int, size: int, turned: bool) -> tuple[int, ...]:
     """The least swizzle with which lanes that read at once read from different banks.
 
-    `rows` and `columns` say how the reading threads lie; a row has `pitch` elements of `size` bytes.
-    In turned reads eight lanes name eight rows, those that fragments have in (R, 0, 1).
+    `rows` and `columns` say how the reading threads lie; a row has `pitch` elements of so many
+    bytes. In turned reads eight lanes name eight rows, those that fragments have in (R, 0, 1).
     """
     chunk = CHUNK // size
     width = CHUNK if turned else min(run(columns) * size, CHUNK)
@@ -412,8 +412,8 @@ def swapped_number(x: int, masks: Sequence[int]) -> int:
 def squares(
     own: Bits, depth: Bits
 ) -> tuple[Bits, Bits, list[tuple[int, int]], list[tuple[int, int]]]:
-    """How ldmatrix reads fragments that lie turned, as it has four squares at once: where each lane's
-    row begins, along an operand's own axis and along the depth; the registers of the squares that are
+    """How ldmatrix reads fragments that lie turned, four squares at once: where each lane's row
+    begins, along an operand's own axis and along the depth; the registers of the squares that are
     read at once; and those at which each reading begins.
     """
     lanes = {depth.index(REGISTER): 0, depth.index(0): 1, depth.index(1): 2}
