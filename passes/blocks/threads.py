@@ -283,8 +283,13 @@ class BlockEmitter(Emitter):
             return
         output = self.arguments[name]
         index, shape = self.step.index, ir.MemRefType(output.type).shape
+        kind = "int8" if term.dtype.kind == "bool" else None
+        value = self._tile(term, dims, level, kind)
+        for read in (read for expr in index for read in expr.data):
+            self.value(read, level)
+        value, level = self._in_lines(value, shape, dims, level)
         along, width = self._line(index, shape, term.dtype.bits, level, dims)
-        value, place = self._stored(term, output, dims, self._narrowed(level, along, width))
+        place = self._place(index, shape, self._narrowed(level, along, width))
         free = (self.block.threads - 1) & ~thread_mask([level.bits[a] for a in axes])
         for offsets in offsets_of(dims, level):
             if along is not None and offsets[along] % width:
@@ -297,6 +302,49 @@ class BlockEmitter(Emitter):
                 line = vector.from_elements(ir.VectorType.get([width], parts[0].type), parts)
                 alignment = width * term.dtype.bits // 8
                 vector.store(line, output, place(offsets), alignment=alignment)
+
+    def _in_lines(
+        self, value: ir.Value, shape: Sequence[int], dims: Dims, level: Level
+    ) -> tuple[ir.Value, Level]:
+        """A tile with longer runs of neighbours along its last dimension, up to what one access
+        stores, and the level in which it lies so: a bit of its registers and one of the lanes change
+        places, by exchanges of half of the registers.
+        """
+        index, axis = self.step.index, dims[-1] if dims else None
+        while axis is not None and axis not in level.ragged:
+            bits = level.bits[axis]
+            k, element = run(bits).bit_length() - 1, ir.VectorType(value.type).element_type
+            more = k < len(bits) and REGISTER in bits[k:] and 1 << bits[k] < self.block.target.warp
+            if not more or not 32 <= run(bits) * element.width < WIDEST * 8:
+                break
+            j, lane = bits.index(REGISTER, k), bits[k]
+            turned = tuple(
+                REGISTER if n == k else lane if n == j else b for n, b in enumerate(bits)
+            )
+            origin = arith.addi(level.data["starts"][axis], self.block.digits(turned))
+            data = {**level.data, "origin": {**level.data["origin"], axis: origin}}
+            longer = replace(level, bits={**level.bits, axis: turned}, data=data)
+            if not self._aligned(index, shape, axis, 2 << k, longer):
+                break
+            value, level = self._swapped(value, 1 << k, lane), longer
+        return value, level
+
+    def _swapped(self, value: ir.Value, size: int, lane: int) -> ir.Value:
+        """A tile of whose every two lines of so many elements one goes to the lane that differs in
+        a bit, for one of its: what was in two lanes' registers comes to lie in one's."""
+        flat, first = elements(value), self.block.owns(1 << lane)
+        line = ir.VectorType.get([size], flat[0].type)
+        words = ir.VectorType.get(
+            [size * line.element_type.width // 32], ir.IntegerType.get_signless(32)
+        )
+        found = []
+        for n in range(0, len(flat), 2 * size):
+            low, high = (vector.from_elements(line, flat[m : m + size]) for m in (n, n + size))
+            sent = vector.bitcast(words, arith.select(first, high, low))
+            got = vector.bitcast(line, self._exchanged(sent, 1 << lane))
+            found += elements(arith.select(first, low, got))
+            found += elements(arith.select(first, got, high))
+        return _like(found, value)
 
     def _apply(self, name: str, values: list[ir.Value], kind: str) -> ir.Value:
         instruction = INSTRUCTIONS.get((self.block.target.family, name, kind))
