@@ -69,14 +69,14 @@ class StagingEmitter(BlockEmitter):
         """The loads of an operand that are worth it: two of their axes are its own and the summed
         one, and neighbours along one of them fill lines. What a loop over blocks reads in each turn
         anew stays in registers if there is one stage."""
-        loop = self.block.loop
+        loop, bound = self.block.loop, {*level.tiles, axis}  # not what sums inside read
         for load in term.loads if self.schedule.stages else ():
             name, index, shape = load.attr
             again = loop is None or loop.axis in load.axes or self.schedule.stages > 1
             if (
                 name in self.block.held
                 or load.children
-                or not {own, axis} <= load.axes
+                or not {own, axis} <= load.axes <= bound
                 or not again
             ):
                 continue

@@ -307,8 +307,8 @@ class BlockEmitter(Emitter):
         self, value: ir.Value, shape: Sequence[int], dims: Dims, level: Level
     ) -> tuple[ir.Value, Level]:
         """A tile with longer runs of neighbours along its last dimension, up to what one access
-        stores, and the level in which it lies so: a bit of its registers and one of the lanes change
-        places, by exchanges of half of the registers.
+        stores, and the level in which it lies so: a bit of its registers and one of the lanes swap
+        places, which takes exchanges of half of the registers.
         """
         index, axis = self.step.index, dims[-1] if dims else None
         while axis is not None and axis not in level.ragged:
