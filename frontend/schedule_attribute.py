@@ -63,8 +63,10 @@ def read_schedule(attribute: ir.Attribute, axes: tuple[Axis, ...]) -> Schedule:
         free = ir.BoolAttr(found["reassociate"]).value
         tiles, blocks = pairs("tiles"), pairs("blocks")
         known = {n: ir.IntegerAttr(found[n]).value for n in NUMBERS if n in found}
-        known |= {n: n in found for n in ("pairs", "matrix")}
-        return Schedule(vector, tiles, blocks, order, reassociate=free, **known)
+        flags = "pairs" in found, "matrix" in found
+        return Schedule(
+            vector, tiles, blocks, order, reassociate=free, pairs=flags[0], matrix=flags[1], **known
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CompileError(
             f"{SCHEDULE} {attribute} is not a schedule of this kernel: {error}"

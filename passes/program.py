@@ -59,7 +59,7 @@ class Program:
         for name, (shape, dtype) in self.staged.buffers.items():
             kind = ir.MemRefType(ir.Type.parse(memory_type(TensorType(shape, dtype))))
             self.arguments[name] = memref.alloca(kind, [], [], alignment=64)
-        loop = scf.ForOp(*list(block.arguments)[-2:], index_value(1))
+        loop = scf.ForOp(block.arguments[-2], block.arguments[-1], index_value(1))
         with ir.InsertionPoint(loop.body):
             self._steps(loop.induction_variable)
             scf.YieldOp([])

@@ -55,12 +55,17 @@ def layouts_of(staged: Staged, schedule: Schedule, target: Target) -> dict[str, 
     threads = schedule.warps * target.warp
     near = [name for name in sizes if name == schedule.vector]
     if schedule.fold:
-        near = [name for name in sizes if not schedule.matrix and name != schedule.vector]
+        rows = f"{schedule.vector}i" if schedule.vector else None  # as it is called in a program
+        near = [name for name in sizes if not schedule.matrix and rows in (name, None)]
     layouts = block_layouts(sizes, near, schedule.lanes, threads)
     if schedule.matrix:
         found = products_of(steps, sizes, target)
         if not found:
             raise CompileError("the schedule asks for matrix instructions, and no sum has any here")
+        for p in (p for p in found if p.fold.attr.name in sizes):  # that steps store along
+            name, bits = p.fold.attr.name, p.instruction.depth
+            sizes[name] = max(sizes[name], 1 << len(bits))
+            layouts[name] = filled(bits, sizes[name])
         layouts |= matrix_layouts(found, sizes, schedule.warps, target.warp, not schedule.fold)
     return layouts
 
@@ -141,6 +146,8 @@ class MatrixEmitter(StagingEmitter):
         registers = WIDEST * 8 // found.operands[0].dtype.bits
         lanes = sorted(b for b in bits if b != REGISTER)
         wanted = self.schedule.depth or registers << len(lanes)
+        if self.schedule.stages == 1:  # one turn, but for the rest
+            wanted = 1 << max(0, axis.size.bit_length() - 1)
         longest = 1 << max(0, axis.size - 1).bit_length()
         side = (REGISTER,) * max(bits.count(REGISTER), registers.bit_length() - 1)
         while 1 << len(side) + len(lanes) > max(longest, 1 << len(bits)):

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from mlir import ir
 from mlir.dialects import amdgpu, llvm, vector
 
 from ..index import Axis
-from ..lanes import reshape
+from ..lanes import Lanes, reshape
 from ..stage import Step
 from ..targets import Target
 from ..terms import Term, postorder
@@ -147,7 +148,7 @@ def emit(row: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         a, b = b, a
     if row.family == "mma":
         return _mma_sync(row, a, b, c)
-    if a.type.shape == [1]:
+    if Lanes(a).shape == (1,):
         a, b = (vector.extract(x, [], [0]) for x in (a, b))
     kind = amdgpu.WMMAOp if row.family.startswith("wmma") else amdgpu.MFMAOp
     return kind(m, n, k, a, b, c, results=[c.type]).result
@@ -159,7 +160,7 @@ def _mma_sync(row: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
     halves, kind = row.dtype == "float16", ir.VectorType(c.type).element_type
 
     def words(x: ir.Value) -> list[ir.Value]:
-        count = ir.VectorType(x.type).shape[0] * ir.VectorType(x.type).element_type.width // 32
+        count = prod(Lanes(x).shape) * Lanes(x).width // 32
         i32 = ir.IntegerType.get_signless(32)
         found = (
             reshape(x, [count, 2]) if halves else vector.bitcast(ir.VectorType.get([count], i32), x)

@@ -74,9 +74,15 @@ class BlockProgram(Program):
             wait.attributes["n"] = ir.IntegerAttr.get(kind, len(self.block.loop.waits) - 1)
         self.block.loop = None
 
+    def _phase(self, phase: Phase, outer: Places) -> None:
+        self.block.arrays.clear()  # what the phase before has shared is free
+        super()._phase(phase, outer)
+
     def _emit(self, step: Step, starts: dict[Axis, ir.Value]) -> None:
         blocks = {a: self.schedule.block(a) for a in self.kernel.axes}
         multiples = {a: gcd(n, a.size) if n < a.size else 0 for a, n in blocks.items()}
+        for a in (a for a in self.kernel.axes if a.name in self.schedule.order):  # and tiles in it
+            multiples[a] = gcd(multiples[a], self.schedule.tile(a), blocks[a])
         for phase in self.staged.phases:  # of what a loop of blocks stands at, and of a block
             multiples |= {phase.axis: phase.step} if phase.axis else {}
         if self.schedule.fold:

@@ -114,7 +114,7 @@ def block_folds(
             None, dict.fromkeys(axes, 1), blocks, (), 4, min(fold, _power(along.size))
         )
         if heavy and not matrix:  # rows have all threads
-            found = replace(found, vector=shared[0].name if shared else None)
+            found = replace(found, vector=shared[0].name if shared else None, lanes=1)
         found = replace(found, warps=warps, matrix=matrix, stages=stages, depth=1024 * matrix)
         if not matrix or _multiplies(term, axes, found, target):
             yield found

@@ -97,13 +97,14 @@ class StagingEmitter(BlockEmitter):
                 waits = not mma or (columns is own and not turned)
                 if columns is own and not turned:  # turned in registers, on its way
                     rows, columns = columns, rows
-                pitch, count = sizes[columns.name], len(self.block.places)
+                pitch, count = sizes[columns.name], self.block.arrays[name]
                 masks = swizzle(
                     bits if turned else lies, lies if turned else bits, pitch, size, turned
                 )
                 slots = 1 if whole == 1 << len(bits) else self._slots(waits)
+                self.block.arrays[name] += 1
                 array = self.block.share(
-                    f"{load.attr[0]} {count}",
+                    f"{name} {count}",
                     (slots, sizes[rows.name], pitch),
                     load.dtype.mlir,
                 )

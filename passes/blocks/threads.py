@@ -11,6 +11,7 @@ once, and that sums go on from thread to thread.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from ...dialect.errors import CompileError
 from .. import expand, terms
 from ..emitter import Dims, Emitter, Offsets, index_value, offsets_of, part, spread_out
 from ..index import Axis, Expr
-from ..lanes import reshape
+from ..lanes import Lanes, reshape
 from ..loops import goes_on
 from ..placement import Level, contiguous_along
 from ..stage import Step, kept_in
@@ -53,7 +54,8 @@ class Block:
     shared_bytes: int = 0
     loop: BlockLoop | None = None  # the loop over blocks of an axis that a step stands in
     _parts: dict[tuple, ir.Value] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)  # and sizes, of arrays
+    arrays: Counter[str] = field(default_factory=Counter)  # of a phase so far, by their buffers
 
     def begin(self) -> None:
         """Emit what comes first: the thread's number; more is put behind it later."""
@@ -93,21 +95,23 @@ class Block:
 
     def share(self, name: str, shape: Sequence[int], dtype: str) -> ir.Value:
         """An array in shared memory; arrays of one name lie at one place."""
-        kind = ir.Type.parse(dtype)
-        size = prod(shape) * ((kind.width + 7) // 8)
-        if name not in self.places:
-            self.places[name] = self.shared_bytes
+        size = prod(shape) * ((width_of(ir.Type.parse(dtype)) + 7) // 8)
+        place, room = self.places.get(name, (0, -1))
+        if size > room:
+            place, self.places[name] = self.shared_bytes, (self.shared_bytes, size)
             self.shared_bytes += -(-size // 128) * 128
-        text, place = "x".join(map(str, shape)), self.places[name]
+        text = "x".join(map(str, shape))
         view, memory = (
             ir.Type.parse(f"memref<{text}x{dtype}, 3>"),
             self._once(("memory",), self._memory),
         )
-        return self._once((name, text), lambda: memref.view(view, memory, index_value(place), []))
+        key = (place, text, dtype)
+        return self._once(key, lambda: memref.view(view, memory, index_value(place), []))
 
     def _memory(self) -> ir.Value:
         """The shared memory of a block, whose size the launch says."""
         function = self.behind.operation.parent
+        assert function is not None
         text = 'memref.global "private" @shared : memref<0xi8, 3> {alignment = 128}'
         ir.InsertionPoint(function).insert(ir.Operation.parse(text))
         return memref.get_global(ir.Type.parse("memref<0xi8, 3>"), "shared")
@@ -237,7 +241,10 @@ class BlockEmitter(Emitter):
             value = self._relaid(value, layouts, found)
         order = [axis for axis in read if axis in dims]
         if order != list(dims):
-            value = vector.transpose(value, [order.index(a) for a in dims])
+            whole = ir.VectorType.get(
+                [level.tiles[a] for a in dims], ir.VectorType(value.type).element_type
+            )
+            value = vector.transpose(whole, value, [order.index(a) for a in dims])
         return value
 
     def _relaid(self, value: ir.Value, have: Layouts, want: Layouts) -> ir.Value:
@@ -248,7 +255,9 @@ class BlockEmitter(Emitter):
         kept = all(h == w or w == REGISTER for bits in pairs for h, w in bits)
         if not kept or any(1 << b >= self.block.target.warp for b in moved):
             raise CompileError(f"a tile lies in {have}, and is read in {want}")
-        sides = {(): elements(value)}  # by the bits of the lanes that the values come from
+        sides: dict[tuple[int, ...], list[ir.Value]] = {
+            (): elements(value)
+        }  # by the bits of the lanes that the values come from
         for b in sorted(moved):
             first = self.block.owns(1 << b)
             pairs_of = {
@@ -313,9 +322,9 @@ class BlockEmitter(Emitter):
         index, axis = self.step.index, dims[-1] if dims else None
         while axis is not None and axis not in level.ragged:
             bits = level.bits[axis]
-            k, element = run(bits).bit_length() - 1, ir.VectorType(value.type).element_type
+            k, width = run(bits).bit_length() - 1, Lanes(value).width
             more = k < len(bits) and REGISTER in bits[k:] and 1 << bits[k] < self.block.target.warp
-            if not more or not 32 <= run(bits) * element.width < WIDEST * 8:
+            if not more or not 32 <= run(bits) * width < WIDEST * 8:
                 break
             j, lane = bits.index(REGISTER, k), bits[k]
             turned = tuple(
@@ -335,7 +344,7 @@ class BlockEmitter(Emitter):
         flat, first = elements(value), self.block.owns(1 << lane)
         line = ir.VectorType.get([size], flat[0].type)
         words = ir.VectorType.get(
-            [size * line.element_type.width // 32], ir.IntegerType.get_signless(32)
+            [size * Lanes(value).width // 32], ir.IntegerType.get_signless(32)
         )
         found = []
         for n in range(0, len(flat), 2 * size):
@@ -359,8 +368,9 @@ class BlockEmitter(Emitter):
     def _where(self, offsets: Offsets, free: int, level: Level | None) -> Iterator[None]:
         """Code for the places inside the kernel's axes, and one of the threads that share each."""
         tests = [self.block.owns(free)] if free else []
-        ragged = [a for a in self.axes if level and a in level.ragged]
-        tests += [self._inside(a, offsets.get(a, 0), level) for a in ragged]
+        if level is not None:
+            ragged = (a for a in self.axes if a in level.ragged)
+            tests += [self._inside(a, offsets.get(a, 0), level) for a in ragged]
         if not tests:
             yield
             return
@@ -512,18 +522,24 @@ def _each(value: ir.Value, function: Callable[[ir.Value], ir.Value]) -> ir.Value
 
 def _in_words(x: ir.Value, exchange: Callable[[ir.Value], ir.Value]) -> ir.Value:
     """`exchange` of a value of any width, in words of 32 bits, which is what threads exchange."""
-    kind, i32 = x.type, ir.IntegerType.get_signless(32)
-    bits = ir.IntegerType.get_signless(kind.width)
+    kind, i32, width = x.type, ir.IntegerType.get_signless(32), width_of(x.type)
+    bits = ir.IntegerType.get_signless(width)
     whole = x if isinstance(kind, ir.IntegerType) else arith.bitcast(bits, x)
-    if kind.width <= 32:
-        word = exchange(whole if kind.width == 32 else arith.extui(i32, whole))
-        found = word if kind.width == 32 else arith.trunci(bits, word)
+    if width <= 32:
+        word = exchange(whole if width == 32 else arith.extui(i32, whole))
+        found = word if width == 32 else arith.trunci(bits, word)
     else:
         pair = vector.bitcast(ir.VectorType.get([2], i32), spread_one(whole))
         words = [exchange(vector.extract(pair, [], [n])) for n in range(2)]
         both = vector.from_elements(ir.VectorType.get([2], i32), words)
         found = vector.extract(vector.bitcast(ir.VectorType.get([1], bits), both), [], [0])
     return found if isinstance(kind, ir.IntegerType) else arith.bitcast(kind, found)
+
+
+def width_of(kind: ir.Type) -> int:
+    """The bits of a float or an integer."""
+    assert isinstance(kind, ir.FloatType | ir.IntegerType)
+    return kind.width
 
 
 def spread_one(x: ir.Value) -> ir.Value:
