@@ -36,6 +36,7 @@ from .passes.targets import Target
 from .passes.terms import FOLDS, Term, postorder
 from .passes.tile import KernelTerm, read_kernel
 from .pipeline import Clock, calls_of, compile_kernel, shape_of
+from .runtime.block_space import find_space
 from .runtime.checking import Case, Window, adversarial_inputs
 from .runtime.device import find_target
 from .runtime.program import Kernel
@@ -93,7 +94,7 @@ def space_of(task: Task) -> Space:
     with context(), ir.Location.unknown():
         kernel = _read(task.source)
     target, strict = find_target(task.target), task.precision == "strict"
-    return Space(kernel.term, kernel.axes, target, strict)
+    return find_space(kernel.term, kernel.axes, target, strict)
 
 
 def _read(source: str) -> KernelTerm:

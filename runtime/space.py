@@ -3,7 +3,7 @@
 In: a kernel's term and axes (`passes.tile.read_kernel`) and a target. Out: schedules, drawn at
 random or made from others. All that it gives are legal: they compile, and compute the kernel.
 
-    space = Space(kernel.term, kernel.axes, find_target("cpu"))
+    space = Space(kernel.term, kernel.axes, find_target("cpu"))          # GPUs: `block_space`
     schedule = space.sample(np.random.default_rng(0))
     space.legal(schedule), space.predict(schedule)       # "", 1.4e-05
     other = space.mutate(schedule, rng)                  # one decision is another
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from itertools import islice, product
@@ -36,7 +36,6 @@ from ..passes.terms import FOLDS, REDUCTIONS, ROLLING, Term, postorder
 from .unrolling import Levels, Unrolled, stores_along, unrolled
 
 SPILLING = 2  # times the registers may tiles and accumulators take: more is hopeless
-THREAD_VECTORS = 64  # ... of a GPU's thread, in elements
 CODE = 6000  # instructions that a tile may unroll to, more or less
 COUNTED = 64  # choices of tiles that `size` looks at
 DECISIONS = ("tile", "tile", "block", "block", "vector", "width", "order", "lanes")
@@ -45,7 +44,8 @@ FEATURES = (
     "instructions of a tile", "stores along the vector", "loads along the vector",
     "loads beside the vector", "bytes of a program by near cache", "programs by units",
     "units that wait", "predicted seconds", "part that is computing", "computed twice", "folds",
-    "fold block", "local bytes by near cache", "serial loops", "vector axis innermost",
+    "fold block", "local bytes by near cache", "serial loops", "vector axis innermost", "warps",
+    "on matrix instructions", "stages",
 )  # fmt: skip
 
 Sizes = dict[Axis, int]
@@ -70,13 +70,14 @@ class Space:
         self.rolled = terms.rolled(self.plain)
         ranks = [rank for _, rank in terms.outcomes(self.plain, len(axes))]
         self._partial = {a for rank in ranks for a in axes[rank:]}  # axes that some result lacks
-        staged = not strict and not target.is_gpu
-        self.fold_axis = fold_axis(self.rolled) if staged else None
+        self.fold_axis = None if strict else fold_axis(self.rolled)
+        if target.is_gpu and self.rolled.op == "scatter":  # blocks of threads do not add in order
+            self.fold_axis = None
         if self._partial and self.fold_axis is None:
             raise CompileError("no schedule: the results have other axes, and there are no folds")
         self._scatters = self.fold_axis is not None and self.rolled.op == "scatter"
-        self._lanes = 1 if target.is_gpu else lanes_for(self.plain, target)
-        self._most = THREAD_VECTORS if target.is_gpu else SPILLING * target.registers
+        self._lanes = lanes_for(self.plain, target)
+        self._most = SPILLING * target.registers
         self._codes: dict[Schedule, Unrolled] = {}
         self._predicted: dict[Schedule, float] = {}
         self._local: dict[Schedule, int] = {}
@@ -128,6 +129,12 @@ class Space:
             return f"order: expected each of {', '.join(serial) or 'no axis'} once"
         if schedule.vector not in (None, *names):
             return f"vector: {schedule.vector!r} is no axis of the kernel"
+        return self._thread_fault(schedule)
+
+    def _thread_fault(self, schedule: Schedule) -> str:
+        """What is wrong with how threads run a program."""
+        if (schedule.warps, schedule.matrix, schedule.depth, schedule.stages) != (0, False, 0, 0):
+            return "warps, matrix, depth, stages: only a GPU's schedules have them"
         return ""
 
     def _fault(self, schedule: Schedule) -> str:
@@ -139,8 +146,6 @@ class Space:
             return "a result lacks an axis of the kernel: only folds can run it"
         if schedule.vector and dict(schedule.tiles)[schedule.vector] == 1:
             return f"vector: the tile of {schedule.vector} is 1"
-        if self.target.is_gpu and any(n & (n - 1) for _, n in schedule.tiles):
-            return "tiles: a GPU's are powers of two; LLVM cannot load all vectors of other lengths"
         allowed = self._lanes_allowed(schedule)
         if schedule.lanes not in allowed:
             return f"lanes: {schedule.lanes} is none of {', '.join(map(str, allowed))}"
@@ -174,8 +179,7 @@ class Space:
         own = [t for t in self._simple if schedule.vector not in {a.name for a in t.args[0].axes}]
         if self.strict or not own:
             return (self._lanes,)
-        most = 2 if self.target.is_gpu else 8 * self.target.lanes(32)
-        most = min(most, max(t.attr.size for t in own))
+        most = min(8 * self.target.lanes(32), max(t.attr.size for t in own))
         return tuple(sorted({self._lanes, *(1 << n for n in range(most.bit_length()))}))
 
     @cached_property
@@ -228,7 +232,7 @@ class Space:
             tiles[vector] = self._vector_tile(rng, vector)
         others = [a for a in self.axes if a.size > 1 and a is not vector]
         for n in rng.permutation(len(others))[: rng.integers(3)]:
-            tiles[others[n]] = _log_uniform(rng, 1, min(others[n].size, self._most))
+            tiles[others[n]] = log_uniform(rng, 1, min(others[n].size, self._most))
         blocks = {a: self._some_block(rng, a, tiles[a]) for a in self.axes}
         order = (self.axes[n].name for n in rng.permutation(len(self.axes)))
         lanes = self._lanes if rng.random() < 0.5 else 1 << int(rng.integers(8))
@@ -261,7 +265,7 @@ class Space:
         """Some registers' worth most often, or any size."""
         most = min(axis.size, self._lanes * self._most)
         if rng.random() < 0.3:
-            return max(2, _log_uniform(rng, 1, most))
+            return max(2, log_uniform(rng, 1, most))
         registers = 1 << int(rng.integers(max(1, (most // self._lanes).bit_length())))
         return max(2, min(most, self._lanes * registers))
 
@@ -273,14 +277,14 @@ class Space:
         if kind < 0.45:
             return size
         if kind < 0.7:
-            return min(size, tile * _log_uniform(rng, 1, count))
+            return min(size, tile * log_uniform(rng, 1, count))
         if kind < 0.85:  # so many blocks of nearly one size
-            return max(tile, -(-size // _log_uniform(rng, 1, count)))
-        return _log_uniform(rng, tile, size)
+            return max(tile, -(-size // log_uniform(rng, 1, count)))
+        return log_uniform(rng, tile, size)
 
     def _some_fold(self, rng: np.random.Generator) -> int:
         assert self.fold_axis is not None
-        return _log_uniform(rng, 1, min(self._longest_fold, self.fold_axis.size))
+        return log_uniform(rng, 1, min(self._longest_fold, self.fold_axis.size))
 
     # --- one from others ----------------------------------------------------------------------
 
@@ -315,7 +319,7 @@ class Space:
         axis = self.axes[rng.integers(len(self.axes))] if self.axes else None
         if decision == "tile" and axis is not None:
             own = self._vector_tile(rng, axis) if axis is vector else 0
-            tiles[axis] = own or _log_uniform(rng, 1, min(axis.size, self._most))
+            tiles[axis] = own or log_uniform(rng, 1, min(axis.size, self._most))
         elif decision == "block" and axis is not None:
             blocks[axis] = self._some_block(rng, axis, tiles[axis])
         elif decision == "vector":  # the new one gets the tile of the old one, which gets its
@@ -341,14 +345,20 @@ class Space:
         picks = [one if rng.random() < 0.5 else other for _ in range(len(self.axes) + 3)]
         blocks = {x: s.block(x) for x, s in zip(self.axes, picks, strict=False)}
         if one.fold:
-            return self._repaired(self._folding(blocks, picks[-1].fold or one.fold))
+            fold = self._folding(blocks, picks[-1].fold or one.fold)
+            return self._repaired(self._like(fold, picks[-2] if picks[-2].fold else one))
         picks = [one if s.fold else s for s in picks]
         tiles = {x: s.tile(x) for x, s in zip(self.axes, picks, strict=False)}
         order = (*picks[-1].order, *one.order, *other.order)
         vector = self._vector(picks[-2])
-        return self._repaired(self._made(vector, tiles, blocks, order, picks[-3].lanes))
+        made = self._made(vector, tiles, blocks, order, picks[-3].lanes)
+        return self._repaired(self._like(made, picks[-2]))
 
     # --- making and repair --------------------------------------------------------------------
+
+    def _like(self, schedule: Schedule, other: Schedule) -> Schedule:
+        """A schedule, run by as many threads as another, and as these run it."""
+        return schedule
 
     def _vector(self, schedule: Schedule) -> Axis | None:
         return next((a for a in self.axes if a.name == schedule.vector), None)
@@ -419,30 +429,41 @@ class Space:
         and orders; and for folds, blocks and folds of such sizes. After `COUNTED` choices the rest
         is left out. So it is exact if no axis is longer than 8 and there are few choices.
         """
-        widths = [_some_sizes(a.size) for a in self.axes]
+        widths = [self._sizes(a) for a in self.axes]
         found = 0
-        for sizes in islice(product(*widths), 0 if self._partial else COUNTED):
+        for sizes in islice(product(*widths), 0 if self._partial else self._counted):
             found += self._count_with(dict(zip(self.axes, sizes, strict=True)))
         if self.fold_axis is not None:
             folds = _some_sizes(min(self.fold_axis.size, self._longest_fold))
-            for *sizes, fold in islice(product(*widths, folds), COUNTED):
+            for *sizes, fold in islice(product(*widths, folds), self._counted):
                 blocks = dict(zip(self.axes, sizes, strict=True))
                 found += not self._fold_fault(self._folding(blocks, fold))
         return max(found, 1)
 
     def _count_with(self, tiles: Sizes) -> int:
         """How many plain schedules with these tiles are legal."""
-        legal = 0
-        for vector in [None, *(a for a in self.axes if tiles[a] > 1)]:
-            made = self._made(vector, tiles, tiles, (), self._lanes)
-            for lanes in self._lanes_allowed(made):
-                legal += not self._plain_fault(replace(made, lanes=lanes))
+        legal = sum(not self._plain_fault(made) for made in self._ways(tiles))
         rest = [a.size - tiles[a] for a in self.axes if a.size > tiles[a]]
         ways = [1, *(0 for _ in rest)]  # to choose the blocks of so many serial axes
         for count in rest:
             for n in range(len(rest), 0, -1):
                 ways[n] += ways[n - 1] * count
         return legal * sum(math.factorial(n) * blocks for n, blocks in enumerate(ways))
+
+    @property
+    def _counted(self) -> int:
+        return COUNTED
+
+    def _sizes(self, axis: Axis) -> list[int]:
+        """The tiles along an axis that `size` looks at."""
+        return _some_sizes(axis.size)
+
+    def _ways(self, tiles: Sizes) -> Iterator[Schedule]:
+        """The plain schedules with these tiles that have no serial loops."""
+        for vector in [None, *(a for a in self.axes if tiles[a] > 1)]:
+            made = self._made(vector, tiles, tiles, (), self._lanes)
+            for lanes in self._lanes_allowed(made):
+                yield replace(made, lanes=lanes)
 
     def predict(self, schedule: Schedule) -> float:
         """The seconds of the kernel with a schedule, by the cost model."""
@@ -477,6 +498,7 @@ class Space:
             math.log2(1 + local / self.target.near),
             len(schedule.order),
             float(schedule.order[-1:] == (schedule.vector,)),
+            *(float(n) for n in (schedule.warps, schedule.matrix, schedule.stages)),
         ])  # fmt: skip
 
     def _code_features(self, schedule: Schedule) -> list[float]:
@@ -503,7 +525,7 @@ class Space:
 # --- sizes --------------------------------------------------------------------------------------
 
 
-def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+def log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
     """A number from low to high: a power of two most often, or the end, or any."""
     kind, most = rng.random(), max(low, high)
     if kind < 0.15:
@@ -556,10 +578,13 @@ def from_json(text: str) -> Schedule:
     found["order"] = tuple(_typed("order", x, str) for x in _typed("order", found["order"], list))
     if found["vector"] is not None:
         _typed("vector", found["vector"], str)
-    for name in ("pairs", "reassociate"):
+    for name in ("pairs", "reassociate", "matrix"):
         _typed(name, found[name], bool)
-    if _typed("lanes", found["lanes"], int) < 1 or _typed("fold", found["fold"], int) < 0:
-        raise ParseError("a schedule's lanes are at least 1, and its fold at least 0")
+    numbers = ("fold", "warps", "depth", "stages")
+    if _typed("lanes", found["lanes"], int) < 1 or any(
+        _typed(name, found[name], int) < 0 for name in numbers
+    ):
+        raise ParseError(f"a schedule's lanes are at least 1, {', '.join(numbers)} at least 0")
     return Schedule(**found)
 
 

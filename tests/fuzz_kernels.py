@@ -22,24 +22,26 @@ import fuzz_graphs
 import numpy as np
 from dodeca.dialect import DTYPES
 from dodeca.dialect.interpreter import evaluate
-from dodeca.fusion import fuse, schedule_attribute
+from dodeca.fusion import fuse
 from dodeca.pass_pipeline import build_pipeline
 from dodeca.passes.schedule import Schedule
 from dodeca.passes.terms import postorder
 from dodeca.passes.tile import KernelTerm, read_kernel
 from dodeca.pipeline import Clock, compile_kernel
+from dodeca.runtime.block_space import find_space
 from dodeca.runtime.cpu import CpuRunner
 from dodeca.runtime.device import find_target
 from dodeca.runtime.memory import plan_memory
 from dodeca.runtime.program import Buffer, Kernel, Launch, Program
 from dodeca.runtime.simulate import simulate
-from dodeca.runtime.space import Space, from_json, to_json
-from dodeca.schedule_attribute import SCHEDULE
+from dodeca.runtime.space import from_json, to_json
+from dodeca.schedule_attribute import SCHEDULE, schedule_attribute
 from guarded import Guarded
 from mlir import ir
 
 ROUNDINGS = 16  # times what the interpreter's own precision is off, a kernel may be
 TOLERANCE = {64: 1e-11, 32: 2e-5, 16: 2e-2}  # of the results' size, by the bits of a float
+LAST = {8: 2.0**-50, 4: 2.0**-21, 2: 2.0**-9}  # some last places of a number, by a float's bytes
 LIBRARY = ("exp2", "log2", "sin")  # what is not exact
 
 
@@ -107,9 +109,9 @@ def case_of(module: ir.Module, kernel: KernelTerm, kind: str, strict: bool, seed
     others = [own]
     if kind in ("normal", "large", "special"):  # how much the results depend on roundings
         others += [run([_moved(x, rng) for x in inputs], "high") for _ in range(2)]
-    high = run(inputs, "high")
+    high, largest = run(inputs, "high"), _largest(inputs)
     return Case(kind, inputs, high, [
-        _allowed(x, kind_of.dtype, [made[n] for made in others])
+        _allowed(x, kind_of.dtype, [made[n] for made in others], largest)
         for n, (x, kind_of) in enumerate(zip(high, kernel.outputs, strict=True))
     ])  # fmt: skip
 
@@ -118,13 +120,23 @@ def _moved(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Floats, each off by some of its last places, in float64."""
     if x.dtype.kind in "biu":
         return x
-    last = {8: 2.0**-50, 4: 2.0**-21, 2: 2.0**-9}[x.dtype.itemsize]
+    last = LAST[x.dtype.itemsize]
     with np.errstate(all="ignore"):
         return x.astype(np.float64) * (1 + last * rng.uniform(-1, 1, x.shape))
 
 
-def _allowed(high: np.ndarray, dtype: Any, others: list[np.ndarray]) -> np.ndarray:
-    """By how much a result may differ from `high`, by how much others that mean the same do."""
+def _largest(inputs: list[np.ndarray]) -> float:
+    """The largest finite float among arrays."""
+    floats = [x.astype(np.float64) for x in inputs if x.dtype.kind not in "biu"]
+    return max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in floats), default=0.0)
+
+
+def _allowed(high: np.ndarray, dtype: Any, others: list[np.ndarray], largest: float) -> np.ndarray:
+    """By how much a result may differ from `high`, by how much others that mean the same do.
+
+    What cancels to 0 in high precision, whatever moves, as differences from a mean do, another
+    order of summation leaves as some last places of the largest input.
+    """
     if not dtype.is_float:
         same = np.all([other == high for other in others], axis=0)
         return np.where(same, 0.0, np.nan)
@@ -136,6 +148,7 @@ def _allowed(high: np.ndarray, dtype: Any, others: list[np.ndarray]) -> np.ndarr
         least = float(np.finfo(np.float64).tiny) if dtype.bits == 64 else 1e-37
         least = 1e-6 if dtype.name == "float16" else least
         error = TOLERANCE[dtype.bits] * (size + typical) + least
+        error = error + np.where(narrow == 0, largest * LAST[dtype.bits // 8], 0.0)
         for other in wide:
             error = error + ROUNDINGS * np.abs(other - narrow)
         same = np.all([(o == narrow) | (np.isnan(o) & np.isnan(narrow)) for o in wide], axis=0)
@@ -176,7 +189,7 @@ class Subject:
         self.function, self.target, self.precision = function, find_target(target), precision
         self.kernel, self._module = read_kernel(function), module  # which the function lives in
         strict = precision == "strict"
-        self.space = Space(self.kernel.term, self.kernel.axes, self.target, strict)
+        self.space = find_space(self.kernel.term, self.kernel.axes, self.target, strict)
         self.cases = [case_of(module, self.kernel, kind, strict, n) for n, kind in enumerate(KINDS)]
         parts = postorder([self.kernel.term])
         parts += postorder([self.space.rolled])

@@ -9,18 +9,24 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dodeca as dd
 import fuzz_kernels
 import fuzz_schedules
 import numpy as np
 import pytest
-from dodeca.passes import stage, tile
+from dodeca.pass_pipeline import build_pipeline
+from dodeca.passes import emitter, program, stage
 from dodeca.passes.schedule import Schedule
+from dodeca.passes.tile import read_kernel
+from dodeca.runtime.block_space import find_space
+from dodeca.runtime.device import find_target
 from dodeca.runtime.space import to_json
 from fuzz_kernels import Case, Subject, fault, subjects_of
 from fuzz_schedules import Job, run_job
 from guarded import Guarded
+from mlir import ir
 
 SPECS = {
     "product": (lambda a, b: a @ b, [(13, 9), (9, 21)]),
@@ -67,25 +73,95 @@ def test_a_seed_draws_the_same_pairs() -> None:
     assert pairs(3) == first[3:]
 
 
+# --- what it found ------------------------------------------------------------------------------
+
+
+def _rows_by_weights(s: dd.Tensor, v: dd.Tensor) -> dd.Tensor:
+    """The sum of v, weighted by the shares of scores."""
+    e = dd.exp2(s - dd.max(s, axis=-1, keepdims=True))
+    return ((e @ v.astype("float32")) / dd.sum(e, axis=-1, keepdims=True)).astype(v.dtype)
+
+
+def _attended(q: dd.Tensor, k: dd.Tensor, v: dd.Tensor) -> dd.Tensor:
+    return _rows_by_weights(q.astype("float32") @ k.mT.astype("float32"), v)
+
+
+def _folds(block: int, width: int, fold: int, warps: int, **more: Any) -> Schedule:
+    tiles, blocks = (("d0", 1), ("d1", 1)), (("d0", block), ("d1", width))
+    given = {"vector": None, **more}
+    return Schedule(given.pop("vector"), tiles, blocks, (), 4, fold=fold, warps=warps, **given)
+
+
+# target, function, arguments, schedule
+FOUND = {
+    "weights and rows lie in other threads": (
+        "cuda:sm_80", _rows_by_weights, [((10, 21), "float32"), ((21, 16), "float32")],
+        _folds(10, 16, 16, 1, vector="d0"),
+    ),
+    "what is loaded lies as a product's depth": (
+        "cuda:sm_80", _rows_by_weights, [((18, 40), "float32"), ((40, 16), "float16")],
+        _folds(16, 16, 32, 1, matrix=True, stages=1),
+    ),
+    "one slot of shared memory has one turn": (
+        "cuda:sm_80", _attended, [((18, 64), "float16")] * 2 + [((18, 16), "float16")],
+        _folds(16, 16, 16, 1, matrix=True, stages=1),
+    ),
+    "a block is no shorter than an instruction": (
+        "cuda:sm_80", _attended, [((18, 16), "float16")] * 3,
+        _folds(16, 16, 4, 1, matrix=True),
+    ),
+    "products of products, where lanes hold other columns": (
+        "hip:gfx1100", _attended, [((18, 16), "float16")] * 3,
+        _folds(16, 16, 16, 1, vector="d0"),
+    ),
+    "a last tile moved back is not aligned": (
+        "cuda:sm_80", lambda x: x + x, [((100,), "float16")],
+        Schedule("d0", (("d0", 64),), (("d0", 100),), ("d0",), 8, warps=1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_wrong_agrees(name: str) -> None:
+    target, function, specs, schedule = FOUND[name]
+    graph = dd.trace(function, *(dd.spec(*one) for one in specs))
+    with graph.module.context, ir.Location.unknown():
+        work = ir.Module.parse(str(graph.module))
+        build_pipeline("dodeca-simplify", graph.module.context).run(work)
+    one = Subject(work, work.body.operations[0].operation, target, "fast")  # all of it a kernel
+    assert one.judge(to_json(schedule)) == ""
+
+
+def test_products_may_follow_products() -> None:
+    """On gfx11 results do not lie as operands do: there lanes exchange them."""
+    graph = dd.trace(_attended, *(dd.spec((18, 16), "float16") for _ in range(3)))
+    (kernel,) = graph.module.body.operations
+    with graph.module.context, ir.Location.unknown():
+        read = read_kernel(kernel.operation)
+    schedule = _folds(16, 16, 16, 1, matrix=True)
+    for target in ("hip:gfx1100", "hip:gfx1201", "cuda:sm_80"):
+        assert not find_space(read.term, read.axes, find_target(target)).legal(schedule)
+
+
 # --- what it sees -------------------------------------------------------------------------------
 
 
 def _short_edge(patch: pytest.MonkeyPatch) -> None:
-    clamp = tile.arith.minui
-    patch.setattr(tile.arith, "minui", lambda x, y: clamp(x, tile.arith.subi(y, tile._index(1))))
+    arith, clamp, one = emitter.arith, emitter.arith.minui, emitter.index_value
+    patch.setattr(arith, "minui", lambda x, y: clamp(x, arith.subi(y, one(1))))
 
 
 def _one_block(patch: pytest.MonkeyPatch) -> None:
-    starts = tile._Program._starts
+    starts = program.Program._starts
     patch.setattr(
-        tile._Program,
+        program.Program,
         "_starts",
-        lambda self, program: dict.fromkeys(starts(self, program), tile._index(0)),
+        lambda self, program: dict.fromkeys(starts(self, program), emitter.index_value(0)),
     )
 
 
 def _wrong_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tile.terms, "identity", lambda op, dtype: 1)
+    patch.setattr(emitter.terms, "identity", lambda op, dtype: 1)
 
 
 def _added_twice(patch: pytest.MonkeyPatch) -> None:
@@ -93,13 +169,13 @@ def _added_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_rest(patch: pytest.MonkeyPatch) -> None:
-    combine = tile._Emitter._combine
+    combine = emitter.Emitter._combine
 
     def first(self, term, values):
         same = [str(x.type) for x in values]
         return values[0] if same[0] == "f32" and len(values) == 2 else combine(self, term, values)
 
-    patch.setattr(tile._Emitter, "_combine", first)
+    patch.setattr(emitter.Emitter, "_combine", first)
 
 
 @pytest.mark.parametrize(("break_it", "name", "schedule"), [

@@ -17,13 +17,17 @@ from dodeca.passes.schedule import Schedule
 from dodeca.passes.stage import LOCAL_BYTES
 from dodeca.passes.targets import Target
 from dodeca.passes.tile import read_kernel
+from dodeca.runtime.block_space import find_space
 from dodeca.runtime.device import find_target
 from dodeca.runtime.space import FEATURES, Space, from_json, to_json
 from dodeca.schedule_attribute import SCHEDULE, read_schedule
 from mlir import ir
 from programs import PROGRAMS
 
-SETTINGS = [("cpu", "fast"), ("cpu", "strict"), ("cuda:sm_80", "fast")]
+SETTINGS = [
+    ("cpu", "fast"), ("cpu", "strict"), ("cuda:sm_80", "fast"), ("cuda:sm_80", "strict"),
+    ("hip:gfx942", "fast"),
+]  # fmt: skip
 NAMES = [
     "matmul_batched", "dot", "softmax_rows", "attention", "layer_norm_linear", "argmax",
     "embedding", "bool_any", "int_mix", "bfloat_norm", "double_solve", "scalar", "empty",
@@ -45,27 +49,30 @@ def spaces(name: str, target: str, precision: str) -> list[tuple[Space, Schedule
         for function in list(fused.module.body.operations)[1:]:
             kernel = read_kernel(function.operation)
             chosen = read_schedule(function.operation.attributes[SCHEDULE], kernel.axes)
-            space = Space(kernel.term, kernel.axes, row, precision == "strict")
+            space = find_space(kernel.term, kernel.axes, row, precision == "strict")
             assert from_json(to_json(chosen)) == chosen
             assert read_schedule(schedule_attribute(chosen), kernel.axes) == chosen
             found.append((space, chosen))
     return found
 
 
-def matmul(m: int, n: int, k: int, strict: bool = False, target: Target = CPU) -> Space:
+def matmul(
+    m: int, n: int, k: int, strict: bool = False, target: Target = CPU, dtype: str = "float32"
+) -> Space:
     """The space of a matrix product."""
     i, j, r = Axis("d0", m), Axis("d1", n), Axis("r0", k)
-    a = terms.load("a0", (of_axis(i), of_axis(r)), (m, k), F32)
-    b = terms.load("a1", (of_axis(r), of_axis(j)), (k, n), F32)
-    return Space(terms.reduction("sum", r, a * b), (i, j), target, strict)
+    a = terms.load("a0", (of_axis(i), of_axis(r)), (m, k), DTYPES[dtype])
+    b = terms.load("a1", (of_axis(r), of_axis(j)), (k, n), DTYPES[dtype])
+    wide = [terms.cast(x, F32) for x in (a, b)]
+    return find_space(terms.reduction("sum", r, wide[0] * wide[1]), (i, j), target, strict)
 
 
-def attention(rows: int, places: int, width: int) -> Space:
+def attention(rows: int, places: int, width: int, target: Target = CPU) -> Space:
     """The space of softmax(s) @ v for scores that are there."""
     i, e, r = Axis("d0", rows), Axis("d1", width), Axis("r0", places)
     score = terms.load("a0", (of_axis(i), of_axis(r)), (rows, places), F32)
     weight = terms.load("a1", (of_axis(r), of_axis(e)), (places, width), F32)
-    return Space(terms.plain(terms.reduction("roll", r, score, weight)), (i, e), CPU)
+    return find_space(terms.plain(terms.reduction("roll", r, score, weight)), (i, e), target)
 
 
 def scatter(count: int, rows: int, width: int) -> Space:
@@ -220,14 +227,99 @@ def test_what_is_not_legal_is_told_in_words(words: str) -> None:
     assert words in space.legal(BAD[words])
 
 
-def test_tiles_of_a_gpu_are_powers_of_two() -> None:
-    space = matmul(60, 70, 80, target=find_target("hip:gfx942"))
-    good = replace(GOOD, lanes=1)
-    assert space.legal(good) == ""
-    assert "powers of two" in space.legal(replace(good, tiles=(("d0", 3), ("d1", 16))))
-    rng = np.random.default_rng(0)
-    sizes = {n for _ in range(100) for _, n in space.sample(rng).tiles}
-    assert sizes == {1, 2, 4, 8, 16, 32, 64}
+BLOCK = Schedule("d1", (("d0", 4), ("d1", 64)), (("d0", 8), ("d1", 70)), ("d0", "d1"), 4, warps=4)
+PRODUCT = Schedule(
+    "d1", (("d0", 32), ("d1", 64)), (("d0", 32), ("d1", 64)), (), 8,
+    warps=4, matrix=True, depth=32, stages=2,
+)  # fmt: skip
+BAD_BLOCK = {
+    "warps: 0 is none of 1, 2, 4, 8": replace(BLOCK, warps=0),
+    "warps: 3": replace(BLOCK, warps=3),
+    "lanes: 3": replace(BLOCK, lanes=3),
+    "tiles: 3 of d0 is no power of two, and not all of it": replace(
+        BLOCK, tiles=(("d0", 3), ("d1", 64))
+    ),
+    "the tile of d1 is 1": replace(BLOCK, tiles=(("d0", 4), ("d1", 1))),
+    "depth, stages: only products": replace(BLOCK, stages=2),
+    "registers of a thread, more than": replace(
+        BLOCK, warps=1, tiles=(("d0", 60), ("d1", 70)), blocks=(("d0", 60), ("d1", 70)), order=()
+    ),
+    "depth: 33 is none of": replace(PRODUCT, depth=33),
+    "stages: 1 is none of": replace(PRODUCT, stages=1),
+    "with these has one tile": replace(PRODUCT, blocks=(("d0", 32), ("d1", 70)), order=("d1",)),
+    "less than an instruction's 16": replace(
+        PRODUCT, tiles=(("d0", 8), ("d1", 64)), blocks=(("d0", 8), ("d1", 64))
+    ),
+    "matrix: expected tiles of more than 1": replace(
+        PRODUCT, tiles=(("d0", 1), ("d1", 64)), blocks=(("d0", 1), ("d1", 64))
+    ),
+    "vector: products on matrix instructions have d1": replace(PRODUCT, vector="d0"),
+    "of a thread, more": replace(PRODUCT, warps=1, depth=128, **{
+        x: (("d0", 60), ("d1", 70)) for x in ("tiles", "blocks")
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", BAD_BLOCK)
+def test_what_threads_cannot_run_is_told_in_words(words: str) -> None:
+    space = matmul(60, 70, 80, target=find_target("cuda:sm_80"), dtype="float16")
+    assert space.legal(BLOCK) == space.legal(PRODUCT) == ""
+    assert words in space.legal(BAD_BLOCK[words])
+
+
+def test_threads_share_no_more_than_they_have() -> None:
+    deep = replace(PRODUCT, depth=128, stages=4, warps=8)
+    deep = replace(deep, **{x: (("d0", 64), ("d1", 128)) for x in ("tiles", "blocks")})
+    for target, words in (("cuda:sm_80", "more than the 166912"), ("cuda:sm_90", "")):
+        space = matmul(512, 512, 512, target=find_target(target), dtype="float16")
+        found = space.legal(deep)
+        assert found.endswith("bytes, more than the 166912 that it has") if words else not found
+    space = matmul(512, 512, 512, target=find_target("hip:gfx942"), dtype="float16")
+    assert "more than the 65536 that it has" in space.legal(deep)
+    assert space.legal(replace(deep, stages=0)) == ""
+
+
+def test_no_matrix_instructions_for_what_has_none() -> None:
+    target = find_target("cuda:sm_80")
+    for space in (
+        matmul(60, 70, 80, target=target),
+        matmul(60, 70, 80, True, target, "float16"),
+    ):
+        made = replace(PRODUCT, reassociate=not space.strict)
+        assert "matrix: " in space.legal(made)
+        rng = np.random.default_rng(0)
+        assert not any(space.sample(rng).matrix for _ in range(50))
+    assert "only a GPU's schedules have them" in matmul(60, 70, 80).legal(replace(GOOD, warps=1))
+
+
+def test_samples_for_blocks_of_threads_are_spread() -> None:
+    space, rng = matmul(100, 200, 64, target=find_target("cuda:sm_80"), dtype="float16"), np.random
+    drawn = [space.sample(rng.default_rng(n)) for n in range(300)]
+    assert {s.warps for s in drawn} == {1, 2, 4, 8}
+    assert {s.vector for s in drawn if not s.matrix} == {None, "d0", "d1"}
+    assert {n for s in drawn for _, n in s.tiles} > {1, 2, 4, 8, 16, 32, 64, 100, 200}
+    products = [s for s in drawn if s.matrix]
+    assert 75 < len(products) < 225
+    assert {s.depth for s in products} == {16, 32, 64, 128}
+    assert {s.stages for s in products} == {0, 2, 3, 4}
+    assert len({s.tiles for s in products}) > 8
+    moved = [space.mutate(s, rng.default_rng(n)) for n, s in enumerate(drawn)]
+    assert sum(s.matrix != t.matrix for s, t in zip(drawn, moved, strict=True)) > 10
+    crossed = [space.cross(*drawn[n : n + 2], rng.default_rng(n)) for n in range(200)]
+    assert not any(map(space.legal, (*moved, *crossed)))
+
+
+def test_folds_of_blocks_of_threads() -> None:
+    space, rng = attention(48, 100, 24, find_target("cuda:sm_80")), np.random.default_rng(0)
+    folds = [s for s in (space.sample(rng) for _ in range(200)) if s.fold]
+    assert {s.warps for s in folds} == {1, 2, 4, 8} and {s.vector for s in folds} == {"d0"}
+    assert len({s.fold for s in folds}) > 6 and not any(s.matrix for s in folds)
+    good = folds[0]
+    assert "no instructions for" in space.legal(replace(good, matrix=True, vector=None))
+    assert "of a fold" in space.legal(replace(good, vector=None))
+    assert "only products" in space.legal(replace(good, stages=1))
+    most = replace(good, fold=1024, blocks=(("d0", 48), ("d1", 24)), warps=1)
+    assert "more than 192" in space.legal(most)
 
 
 def test_folds_that_are_not_legal() -> None:
@@ -298,7 +390,11 @@ def test_the_size_of_a_large_space_is_a_lower_bound() -> None:
 def test_every_feature_tells_schedules_apart() -> None:
     rng = np.random.default_rng(0)
     rows = []
-    for space in (matmul(300, 257, 64), attention(30, 50, 24)):
+    gpu = find_target("cuda:sm_80")
+    spaces = (
+        matmul(300, 257, 64), attention(30, 50, 24), matmul(70, 80, 64, False, gpu, "float16"),
+    )  # fmt: skip
+    for space in spaces:
         rows += [space.features(space.sample(rng)) for _ in range(40)]
     spread = np.std(rows, axis=0)
     assert all(spread > 1e-3), [n for n, s in zip(FEATURES, spread, strict=True) if s <= 1e-3]
@@ -333,6 +429,10 @@ def test_the_text_is_canonical() -> None:
         ('"order":["d0","d1"]', '"order":"d0"'),
         ('"order":["d0","d1"]', '"order":[0]'),
         ('"fold":0,', ""),
+        ('"matrix":false', '"matrix":0'),
+        ('"warps":0', '"warps":-1'),
+        ('"stages":0', '"stages":false'),
+        ('"depth":0,', ""),
     ],
 )  # fmt: skip
 def test_a_text_that_is_no_schedule_is_refused(old: str, new: str) -> None:
