@@ -45,17 +45,22 @@ _OLDEST_LLD = 17  # Debian's 14 rejects today's AMD objects
 @cache
 def find_ptxas() -> str | None:
     """The path of ptxas: in CUDA_HOME, from PyPI's nvidia-cuda-nvcc, or on PATH."""
-    return next(_ptxas_places(), None)
+    return nvidia_tool("ptxas")
 
 
-def _ptxas_places() -> Iterator[str]:
+def nvidia_tool(name: str) -> str | None:
+    """The path of a tool of CUDA's: in CUDA_HOME, from NVIDIA's wheels, or on PATH."""
+    return next(_places(name), None)
+
+
+def _places(name: str) -> Iterator[str]:
     home = flag("CUDA_HOME") or flag("CUDA_PATH")
-    if home and (found := shutil.which("ptxas", path=str(Path(home) / "bin"))):
+    if home and (found := shutil.which(name, path=str(Path(home) / "bin"))):
         yield found
     spec = importlib.util.find_spec("nvidia")  # a namespace package of all of NVIDIA's wheels
     for place in spec.submodule_search_locations or () if spec else ():
-        yield from sorted(map(str, Path(place).glob("**/bin/ptxas")), reverse=True)
-    if found := shutil.which("ptxas"):
+        yield from sorted(map(str, Path(place).glob(f"**/bin/{name}")), reverse=True)
+    if found := shutil.which(name):
         yield found
 
 
