@@ -614,6 +614,7 @@ GOOD_FOR = {  # what each law gains
     "fold": "",
     "unit": "",
     "widen": "",
+    "excess": "one pass over what would be rounded in between",
     "branches": "",
     "quotient": "one division instead of float64 arithmetic",
     "position": "blocks of an axis where a condition fails are passed over",

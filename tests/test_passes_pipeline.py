@@ -74,7 +74,7 @@ def test_gpu(name: str, target: str) -> None:
     assert find_ptxas() is not None, "ptxas is a test dependency: nvidia-cuda-nvcc"
     for kernel in exe.kernels:
         if target.startswith("cuda"):
-            assert ".extern" not in kernel.text
+            assert ".extern .func" not in kernel.text
             cubin, resources = assemble_ptx(kernel.text, find_target(target).chip)
             assert cubin
             assert resources["spill_bytes"] == 0

@@ -295,6 +295,28 @@ def test_parts_of_exponents_cancel() -> None:
     assert not kinds(a[ORDINARY], b[ORDINARY]) and rounding(a[ORDINARY], b[ORDINARY], 1.0) < 16
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_not_stored_is_not_rounded(dtype: str) -> None:
+    """excess: x * y + x in float32, rounded once; in strict precision after each operation."""
+    spec = dd.spec((ROW.size, J.size), dtype)
+    graph = dd.trace(lambda x, y: x * y + x, spec, spec)
+    block = graph.module.body.operations[0].regions[0].blocks[0]
+    names = dict(zip(block.arguments, "xy", strict=True))
+    stored = block.operations[len(block.operations) - 1].operands[0]
+    fast, strict = (
+        Comprehension(names.get, None, excess).whole(stored) for excess in (True, False)
+    )
+    x, y = (buffer(name, *axis_order(fast.axes), dtype=dtype) for name in "xy")
+    wide, factor = cast(x, "float32"), cast(y, "float32")
+    assert strict is plus(times(x, y), x)
+    assert fast is cast(plus(times(wide, factor), wide), dtype)
+    arrays = draw([x, y])
+    once, often = (run(term, arrays, axis_order(term.axes)) for term in (fast, strict))
+    a, b = (arrays[name].astype(np.float32) for name in "xy")
+    assert same_bits(once, (a * b + a).astype(once.dtype))
+    assert not same_bits(once, often)
+
+
 PLACE, PLACES = (buffer("p", axis, dtype="int32") for axis in (ROW, J))
 
 
@@ -339,7 +361,7 @@ def test_what_is_added_at_places_is_scattered() -> None:
 
 
 def test_every_rule_has_a_test() -> None:
-    elsewhere = {"view", "fusion", "powers", "pick", "scatter"}  # the tests above
+    elsewhere = {"view", "fusion", "excess", "powers", "pick", "scatter"}  # the tests above
     searching = {rule.name for rule, _ in REWRITES}
     assert {rule.name for rule in rules.TABLE} == {*searching, *BUILT, *elsewhere}
     assert len({rule.name for rule in rules.TABLE}) == len(rules.TABLE)

@@ -131,11 +131,13 @@ attributes #1 = { nocallback nofree nosync nounwind speculatable willreturn }
 FLAVOURS = {"cuda:sm_80": NVPTX, "hip:gfx942": AMDGPU}
 
 
-def executable(target, text, grid=1000, block=128, size=1000, **more):
-    """x -> scratch -> y, by the same kernel twice."""
+def executable(target, text, block=128, size=1000, **more):
+    """x -> scratch -> y, by the same kernel twice; each thread has an element."""
     text = text.replace("SIZE", str(size))
     arguments = ((((1000,), "float32")),) * 2
-    kernel = Kernel("k", target, grid, block, arguments, 1, ("test",), {}, text, b"isa", "isa")
+    kernel = Kernel(
+        "k", target, -(-size // block), block, arguments, 1, ("test",), {}, text, b"isa", "isa"
+    )
     roles = ("input", "scratch", "output")
     buffers = tuple(Buffer((1000,), "float32", role, role) for role in roles)
     plan = (Launch("k", (0, 1)), Launch("k", (1, 2)))
@@ -180,7 +182,7 @@ def test_prepared_buffers_and_zero_grids():
 
 @pytest.mark.parametrize("target", FLAVOURS)
 def test_a_write_outside_a_buffer_is_caught(target):
-    exe, x = executable(target, FLAVOURS[target], size=1001, grid=1001), np.zeros(1000, "f4")
+    exe, x = executable(target, FLAVOURS[target], size=1001), np.zeros(1000, "f4")
     message = (
         r"kernel k, block \(7, 0, 0\), thread \(104, 0, 0\) reads 4 bytes 0 bytes after the end of "
         r"its argument 0 \('input'\), at `%v = load float, ptr %pa?, align 4`"

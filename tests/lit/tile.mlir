@@ -1,5 +1,4 @@
 // RUN: %dodeca-opt %s --split-input-file --pass-pipeline=dodeca-tile | FileCheck %s
-// RUN: %dodeca-opt %s --split-input-file --pass-pipeline='dodeca-tile{target=cuda:sm_80}' | FileCheck %s --check-prefix=GPU
 
 // The schedule in the attribute is the one that is used: rows of 2, vectors of 4 along d1, the sum
 // over r0 a loop that carries the tile.
@@ -13,13 +12,6 @@
 // CHECK:             scf.yield {{.*}} : vector<2x4xf32>
 // CHECK-COUNT-2:   vector.store {{.*}} memref<8x16xf32>, vector<4xf32>
 
-// On a GPU a program is a thread.
-// GPU-LABEL:   gpu.module @kernels
-// GPU:           gpu.func @matmul(
-// GPU-SAME:        known_block_size = array<i32: 128, 1, 1>
-// GPU:             gpu.block_id x
-// GPU:             gpu.thread_id x
-// GPU:             scf.if
 #a = affine_map<(d0, d1, d2) -> (d0, d2)>
 #b = affine_map<(d0, d1, d2) -> (d2, d1)>
 func.func @matmul(%x: tensor<8x16xf32>, %y: tensor<16x16xf32>) -> tensor<8x16xf32> attributes {
