@@ -1,6 +1,6 @@
 """Graphs whose kernels blocks of threads run, and what is made of them for a chip.
 
-`python tests/gpu_kernels.py` makes all of them for all chips, some 800; the tests a quarter of that.
+`python tests/gpu_kernels.py` makes all of them for all chips, some 800; the tests a quarter.
 
 A `Case` is a graph and a schedule, or none: then the compiler chooses one. `outcome(case, chip)`
 compiles it, asks the vendor's tools what they think of it, and runs it in the simulator.

@@ -484,7 +484,7 @@ def test_shared_memory_is_asked_for() -> None:
     runner = GpuRunner(replace(exe.program, kernels={name: kernel}), {}, driver)
     np.testing.assert_array_equal(runner.call([np.ones(4, np.float32)])[0], np.full(4, 2.0))
     assert driver.named("allow_shared") == [(name, 65536)]
-    assert driver.named("launch")[0][:4] == (name, 1, kernel.block, 65536)
+    assert driver.named("launch")[0][:4] == (name, kernel.blocks, kernel.block, 65536)
 
 
 def test_kernels_without_programs_are_not_launched() -> None:

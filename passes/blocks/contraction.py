@@ -24,7 +24,7 @@ from ..schedule import Schedule
 from ..stage import Staged
 from ..targets import Target
 from ..terms import Term
-from .linear import REGISTER, Bits, block_layouts, filled
+from .linear import REGISTER, Bits, block_layouts, filled, thread_mask
 from .matrix import (
     NARROW,
     Instruction,
@@ -142,7 +142,8 @@ class MatrixEmitter(StagingEmitter):
         """How a turn's places of the summed axis lie: as they do already, or runs of 16 bytes."""
         axis, bits = found.fold.attr, found.instruction.depth
         if lies := self.block.layouts.get(axis.name):  # as they do, or as they do within a warp
-            return lies if lies[: len(bits)] == bits else filled(bits, 1 << len(lies))
+            alike = thread_mask([lies]) == thread_mask([bits])  # the order of the depth is free
+            return lies if alike else filled(bits, 1 << len(lies))
         registers = WIDEST * 8 // found.operands[0].dtype.bits
         lanes = sorted(b for b in bits if b != REGISTER)
         wanted = self.schedule.depth or registers << len(lanes)
