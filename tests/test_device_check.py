@@ -21,9 +21,6 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a kernel of the decoding layer is wrong on GPUs: one of 17 programs"
-)
 @pytest.mark.parametrize("target", ["cuda:sm_90", "hip:gfx942"])
 def test_all_small_programs_are_right_in_the_simulator(target: str, tmp_path: Path) -> None:
     path = tmp_path / "check.json"

@@ -402,7 +402,7 @@ class BlockEmitter(Emitter):
         axis = fold.attr
         if axis.name in self.block.layouts:
             return self.block.layouts[axis.name]
-        if not self.schedule.reassociate or self._is_carried(fold):
+        if not self.schedule.reassociate or self._goes_into(fold):
             return ()
         used = thread_mask([level.bits[a] for a in fold.axes if a in level.bits])
         threads = [b for b in range(self.block.threads.bit_length() - 1) if not used >> b & 1]
@@ -413,22 +413,23 @@ class BlockEmitter(Emitter):
         missing = max(0, (axis.size - 1).bit_length() - len(registers))
         return (*registers, *threads[:missing])
 
-    def _is_carried(self, fold: Term) -> bool:
-        """Whether another reduction, of this one, goes on from its values."""
-        over = [
-            t for t in terms.postorder([self.step.term]) if t.op == fold.op and t.args == (fold,)
-        ]
-        return any(goes_on(t, self.step.term) for t in over)
+    def _goes_into(self, fold: Term) -> Term | None:
+        """The reduction, of this one, that goes on from its values, if there is one."""
+        every = terms.postorder([self.step.term]) if self.schedule.reassociate else []
+        over = (t for t in every if t.op == fold.op and t.args == (fold,))
+        return next((t for t in over if goes_on(t, self.step.term)), None)
 
     def _carries_on(self, fold: Term, inner: Level) -> bool:
         return self.schedule.reassociate and goes_on(fold, self.step.term)
 
     def _summand(self, fold: Term, dims: Dims, level: Level) -> ir.Value:
         value, kept = super()._summand(fold, dims, level), kept_in(fold).name
-        sizes = tuple(level.tiles[a] for a in dims)
-        for axis in level.ragged.difference(self.axes):  # of all reductions that go on from here
-            neutral = expand.constant(terms.identity(fold.op, fold.dtype), kept, sizes)
-            value = arith.select(self._mask(axis, dims, level), value, neutral)
+        sizes, last = tuple(level.tiles[a] for a in dims), fold
+        while last is not None:  # and all that go on from here; another loop around is no matter
+            if last.attr in level.ragged:
+                neutral = expand.constant(terms.identity(fold.op, fold.dtype), kept, sizes)
+                value = arith.select(self._mask(last.attr, dims, level), value, neutral)
+            last = self._goes_into(last)
         return value
 
     def _mask(self, axis: Axis, dims: Dims, level: Level) -> ir.Value:
